@@ -161,7 +161,7 @@ class ActionModule(ActionBase):  # type: ignore[misc]  # ansible-core has no typ
             try:
                 facts |= stage.facts(self._found(stage, host, known, variables))
             except AnsibleConnectionFailure:
-                # The host is unreachable, which is no refusal.
+                # The host is unreachable, which is not a refusal.
                 raise
             except (InputError, Undefined, AnsibleError) as problem:
                 facts["preflight_unclear"] = str(problem)

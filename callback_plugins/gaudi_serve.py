@@ -72,7 +72,7 @@ class CallbackModule(CallbackBase):  # type: ignore[misc]  # ansible-core has no
         become_loader.get("sudo", class_only=True)
 
     def v2_playbook_on_play_start(self, play: Any) -> None:
-        """Load what reaches the hosts: a fork would read its documentation, which is YAML, for every task anew."""
+        """Load what reaches the hosts: a fork would read its documentation, which is YAML, for every task again."""
         for name in self.connections(play) - self.loaded:
             self.loaded.add(name)
             with contextlib.suppress(Exception):  # said where it is used
@@ -81,7 +81,7 @@ class CallbackModule(CallbackBase):  # type: ignore[misc]  # ansible-core has no
         self.tell_unread(play)
 
     def keep_variables(self, play: Any) -> None:
-        """Read the play's files of variables once: they would be parsed anew for every task of every host."""
+        """Read the play's files of variables once: they would be parsed again for every task of every host."""
         for name in play.get_vars_files():
             with contextlib.suppress(Exception):  # said where it is used
                 found = play.get_loader().path_dwim_relative_stack(play.get_search_path(), "vars", name)

@@ -35,7 +35,7 @@ EXAMPLES = r"""
 
 RETURN = r"""
 why:
-  description: Why it was made anew; empty where it was good.
+  description: Why it was made again; empty where it was good.
   returned: always
   type: str
 """

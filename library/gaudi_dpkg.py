@@ -9,7 +9,7 @@ module: gaudi_dpkg
 short_description: Waits for other package runs, and finishes what dpkg was cut off in
 description:
   - After a power cut or a killed installation, apt refuses every further one until dpkg has been told to finish.
-  - A package whose files are half there, which apt takes for installed, is installed anew; where it was being
+  - A package whose files are half there, which apt takes for installed, is installed again; where it was being
     removed, the rest goes.
   - An installation whose connection broke goes on alone; it is waited for, since dpkg itself does not wait.
   - Configuration files that an owner has changed stay as they are.
@@ -75,19 +75,19 @@ def command(module: AnsibleModule, argv: list[str], found: str, must: bool = Tru
 
 
 def finish(module: AnsibleModule, found: str) -> list[str]:
-    """Finish what dpkg can alone, and return what has to be installed anew: its archive is apt's to find."""
+    """Finish what dpkg can alone, and return what has to be installed again: its archive is apt's to find."""
     torn = [package for package in packages() if package.torn]
     # Where a removal was cut off, the rest goes too.
     going = [package for package in torn if package.want in ("deinstall", "purge")]
     for package in going:
         action = "--purge" if package.want == "purge" else "--remove"
         command(module, ["dpkg", "--force-remove-reinstreq", action, package.unique], found)
-    anew = [package for package in torn if package not in going]
-    command(module, ["dpkg", *KEEP, "--configure", "--pending"], found, must=not anew)
+    again = [package for package in torn if package not in going]
+    command(module, ["dpkg", *KEEP, "--configure", "--pending"], found, must=not again)
     # The very version where a repository has it, so that what is held stays held.
     return [
         f"{package.unique}={package.version}" if package.version in versions(package.unique) else package.unique
-        for package in anew
+        for package in again
     ]
 
 
@@ -102,12 +102,12 @@ def main() -> None:
         if not locked(handle, timeout):
             module.fail_json(msg=f"another package run holds {LOCK} for more than {timeout} s")
         found = interrupted_dpkg()
-        anew = finish(module, found) if found else []
-    if anew:
+        again = finish(module, found) if found else []
+    if again:
         options = [f"-oDPkg::Lock::Timeout={timeout}", *(f"-oDpkg::Options::={option}" for option in KEEP)]
         command(
             module,
-            ["apt-get", "install", "--reinstall", "--no-install-recommends", "-qq", "-y", *options, *anew],
+            ["apt-get", "install", "--reinstall", "--no-install-recommends", "-qq", "-y", *options, *again],
             found,
         )
     left = interrupted_dpkg() if found else ""

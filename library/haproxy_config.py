@@ -73,7 +73,7 @@ def main() -> None:
     certificate = certificate_problem(module.params["certificate"]) if module.params["certificate"] else ""
     folder = FOLDER / (current() or "-")
     differs = differing(files, secrets)
-    # Paths in them have the folder's own name, which is no news.
+    # Paths in them have the folder's own name, which is not news.
     diff = [
         {
             "before_header": str(FOLDER / name),

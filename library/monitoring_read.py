@@ -1,5 +1,5 @@
 #!/usr/bin/python
-"""Ansible module: lets Prometheus or Alertmanager read its files anew, and waits until it has."""
+"""Ansible module: lets Prometheus or Alertmanager read its files again, and waits until it has."""
 
 from __future__ import annotations
 

@@ -60,7 +60,7 @@ probed:
   returned: with state probed
   type: dict
 absent:
-  description: Why there is nothing to measure on this host, which is no mistake; empty where there is.
+  description: Why there is nothing to measure on this host, which is not a mistake; empty where there is.
   returned: with state probed
   type: str
 refusal:

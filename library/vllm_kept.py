@@ -1,1 +1,80 @@
-vllm_snapshot.py
+#!/usr/bin/python
+"""Ansible module: saves what serves on a host before it is changed, and restores it."""
+
+from __future__ import annotations
+
+DOCUMENTATION = r"""
+---
+module: vllm_snapshot
+short_description: Saves what serves on a host before it is changed, and restores it
+description:
+  - Saves units, launch files, environments and secrets of all models below C(/var/lib/gaudi-serve/rollout), of mode
+    0700, with what they were measured with. A snapshot that is there stays, since it is what was verified last.
+  - Restores it. Models that did not run are stopped, images get their names back, what differs is started again.
+options:
+  state:
+    description: >-
+      C(saved) saves, C(restored) restores, C(absent) drops the snapshot. C(kept) is C(saved) under its old name, for
+      one release.
+    type: str
+    choices: [saved, kept, restored, absent]
+    required: true
+  measured:
+    description: What module vllm_benchmark gave.
+    type: dict
+    default: {}
+author:
+  - The gaudi-serve developers (@gaudi-serve)
+"""
+
+EXAMPLES = r"""
+- name: Save what serves
+  vllm_snapshot:
+    state: saved
+"""
+
+RETURN = r"""
+models:
+  description: With C(restored), the models to wait for and to ask.
+  returned: always
+  type: list
+measured:
+  description: What they were measured with when they were saved.
+  returned: always
+  type: dict
+"""
+
+from ansible.module_utils.basic import AnsibleModule
+from ansible.module_utils.gaudi_serve.core.errors import InputError
+from ansible.module_utils.gaudi_serve.host.rollout import forget, keep, kept, restore
+
+
+def main() -> None:
+    """Run the module."""
+    module = AnsibleModule(
+        argument_spec={
+            "state": {"type": "str", "choices": ["saved", "kept", "restored", "absent"], "required": True},
+            "measured": {"type": "dict", "default": {}},
+        },
+        supports_check_mode=True,
+    )
+    state, record = module.params["state"], kept()
+    if state == "kept":
+        module.deprecate("state kept of vllm_snapshot is state saved now; the next release knows saved alone")
+        state = "saved"
+    if module.check_mode:
+        module.exit_json(changed=bool(record) != (state == "saved"), models=[], measured=record.get("measured", {}))
+    if state == "absent":
+        module.exit_json(changed=forget(), models=[], measured={})
+    if state == "saved":
+        found = keep(module.params["measured"])
+        module.exit_json(changed=not record, models=[], measured=found["measured"])
+    try:
+        models = restore()
+    except InputError as problem:
+        module.fail_json(msg=str(problem))
+    module.exit_json(changed=bool(record), models=models, measured=record.get("measured", {}))
+
+
+if __name__ == "__main__":
+    main()

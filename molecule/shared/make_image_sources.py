@@ -73,7 +73,7 @@ printf 'all:\\ninstall:\\n\\tmkdir -p /opt/libfabric/lib && echo fabric > /opt/l
 
 
 def main(folder: Path) -> None:
-    """Make everything anew."""
+    """Make everything again."""
     shutil.rmtree(folder, ignore_errors=True)
     vllm = folder / "work" / "vllm-fork"
     for name in ("vllm", "bin", "scripts"):

@@ -148,7 +148,7 @@ def answers_of(model: Any, tokens: Any, learned: Any) -> tuple[Any, Any]:
 
 
 def shuffled(rows: list[tuple[list[int], list[int]]], generator: Any) -> Iterator[tuple[Any, Any]]:
-    """Yield all batches, made anew in an order of this round's own."""
+    """Yield all batches, made again in an order of this round's own."""
     order = torch.randperm(len(rows), generator=generator).tolist()
     # A stable sort by length: rows of one length meet others in each round.
     made = batches([rows[index] for index in order])

@@ -27,7 +27,7 @@ def shard(path: Path, seed: int) -> None:
     """Write a valid safetensors file."""
     header = json.dumps({f"w{seed}": {"dtype": "F8_E4M3", "shape": [SIZE], "data_offsets": [0, SIZE]}}).encode()
     header += b" " * (-len(header) % 8)
-    content = random.Random(seed).randbytes(SIZE)  # noqa: S311 - these are no secrets
+    content = random.Random(seed).randbytes(SIZE)  # noqa: S311 - these are not secrets
     path.write_bytes(len(header).to_bytes(8, "little") + header + content)
 
 
@@ -58,7 +58,7 @@ def git(folder: Path, *words: str) -> None:
 
 
 def main(root: Path) -> None:
-    """Make everything anew."""
+    """Make everything again."""
     shutil.rmtree(root, ignore_errors=True)
     for name in ("FP8", "Other"):
         model(repository(root, name))

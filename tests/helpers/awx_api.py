@@ -189,7 +189,7 @@ MANAGED = (
 
 
 class Refused(Exception):
-    """An answer that is no success: its status, and what is said."""
+    """An answer that is not a success: its status, and what is said."""
 
     def __init__(self, status: int, said: Any) -> None:
         super().__init__(str(said))
@@ -644,7 +644,7 @@ class Awx:
                 )
 
     def check_notification_templates(self, one: Mapping[str, Any]) -> None:
-        """Refuse messages that fill in what AWX does not give, and a webhook that is no JSON of a job without data."""
+        """Refuse messages that fill in what AWX does not give, and a webhook that is not JSON of a job without data."""
         from jinja2 import StrictUndefined
         from jinja2.sandbox import ImmutableSandboxedEnvironment
 

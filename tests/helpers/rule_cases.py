@@ -166,7 +166,7 @@ MODELS = (
     silent("QueueStuck", "runs", 10, RUNNING.format("1x20"), WAITING.format("2x20")),
     fires("ModelRestarts", "three times", 20, MODEL, RESTARTS + "0 0 1 1 2 3x30"),
     silent("ModelRestarts", "twice", 20, RESTARTS + "0 0 1 1 2x30"),
-    silent("ModelRestarts", "the counter begins anew", 20, RESTARTS + "7 7 7 0x30"),
+    silent("ModelRestarts", "the counter begins again", 20, RESTARTS + "7 7 7 0x30"),
     fires(
         *("ModelStartsTooLong", "an hour too long", 80, MODEL, STARTING),
         "node gaudi_serve_model_start_timestamp_seconds{model=qwq} = 0x90",

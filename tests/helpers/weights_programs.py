@@ -32,7 +32,7 @@ def server_module() -> Any:
 
 def noise(length: int, seed: int) -> bytes:
     """Return bytes that repeat nowhere."""
-    return random.Random(seed).randbytes(length)  # noqa: S311 - these are no secrets
+    return random.Random(seed).randbytes(length)  # noqa: S311 - these are not secrets
 
 
 def model(folder: Path, seed: int = 0, size: int = MIB) -> Path:

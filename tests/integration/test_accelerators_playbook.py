@@ -134,7 +134,7 @@ def test_models_of_a_host_without_a_driver_wait_for_it(tmp_path: Path) -> None:
     check = play(tmp_path, environment, "site.yml", "--check")
     assert waits in check and "would change: install nvidia-open=580.95.05-1" in check, check
     assert "h02: would change: host, driver (" in check, check
-    # A rollout plans no host anew, and a run without the stage installs nothing.
+    # A rollout plans no host again, and a run without the stage installs nothing.
     for playbook in ("playbooks/rollout.yml", "playbooks/models.yml"):
         refused = " ".join(play(tmp_path, environment, playbook, status=3).split())
         assert "h02: the cards do not answer: nvidia-smi: not found" in refused and waits not in refused, refused

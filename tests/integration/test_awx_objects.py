@@ -309,14 +309,16 @@ def test_a_login_that_cannot_do_it_gets_one_sentence(site: Site) -> None:
     site.awx.scope = "read"
     assert refused(site) == "A: user admin: the token has scope read; make one with scope write"
     site.awx.scope, site.awx.me = "write", "anna"
-    assert refused(site) == "A: user anna is no administrator of organization o; use a token of one"
+    assert refused(site) == "A: user anna is not an administrator of organization o; use a token of one"
     site.settings["organization"] = "other"
-    assert refused(site).startswith("A: user anna is no system administrator and cannot make organization other; use")
+    assert refused(site).startswith(
+        "A: user anna is not a system administrator and cannot make organization other; use"
+    )
     site.awx.me, site.settings["organization"] = "admin", "o"
     site.settings["teams"]["viewer"] = ["nobody"]
-    assert refused(site) == "fleet_awx.teams.viewer: nobody is no user of this AWX that user admin may see"
+    assert refused(site) == "fleet_awx.teams.viewer: nobody is not a user of this AWX that user admin may see"
     site.settings["teams"]["viewer"], site.settings["collections"] = [], ["Galaxy"]
-    assert refused(site).startswith("fleet_awx.collections: Galaxy is no credential of this AWX")
+    assert refused(site).startswith("fleet_awx.collections: Galaxy is not a credential of this AWX")
     site.awx.version = "23.9.0"
     assert refused(site) == "A: AWX 23.9.0 is too old; 24.0 or later is needed"
 
@@ -327,7 +329,9 @@ def test_an_administrator_of_the_organization_may_do_all_but_credential_types(si
     site.settings["forks"] = 5
     assert site.apply().lines[0] == "~ template p plan: forks 32 becomes 5"
     site.settings["model_weights_tokens"] = {"hub": "x"}
-    assert refused(site).startswith("user bert is no system administrator of this AWX, and only such a user may make")
+    assert refused(site).startswith(
+        "user bert is not a system administrator of this AWX, and only such a user may make"
+    )
 
 
 def test_a_type_that_is_in_use_learns_a_new_name_of_its_variable(site: Site) -> None:
@@ -440,7 +444,7 @@ def test_an_address_without_an_awx_gets_one_sentence(tmp_path: Path) -> None:
         ({}, "CONTROLLER_HOST: is not set"),
         ({"CONTROLLER_HOST": "a"}, "CONTROLLER_OAUTH_TOKEN: is not set"),
         *(
-            ({"CONTROLLER_HOST": host, "CONTROLLER_OAUTH_TOKEN": "x"}, "CONTROLLER_HOST: is no address such as")
+            ({"CONTROLLER_HOST": host, "CONTROLLER_OAUTH_TOKEN": "x"}, "CONTROLLER_HOST: is not an address such as")
             for host in ("http://", "http://a:port", "http://[", "a b", "a\n", "https://ä", "https://a/#/login")
         ),
         *(

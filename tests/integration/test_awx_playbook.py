@@ -275,7 +275,7 @@ def test_a_user_that_is_none_is_told_before_anything_is_made(site: Site) -> None
     site.awx.writes.clear()
     status, text = site.run({**SETTINGS, "organization": "other", "teams": {"viewer": ["anna", "nobody"]}})
     assert status != 0 and site.awx.writes == []
-    assert "fleet_awx.teams.viewer: nobody is no user of this AWX that user admin may see" in " ".join(text.split())
+    assert "fleet_awx.teams.viewer: nobody is not a user of this AWX that user admin may see" in " ".join(text.split())
 
 
 def test_a_canary_may_be_a_host_beside_the_inventory(site: Site) -> None:
@@ -300,14 +300,14 @@ def test_what_is_wrong_is_told_at_once_and_without_secrets(site: Site) -> None:
     assert status == 3 and site.awx.writes == []
     for sentence in (
         "organisation: is not a known name; did you mean organization?",
-        "fleet_awx.forks: 0 is not a whole number from 1 to 200",
+        "fleet_awx.forks: 0 is not an integer from 1 to 200",
         "fleet_awx.machine.ssh_key: (hidden) is not a text",
         "fleet_awx.project.url: (hidden) has a user or password",
         "is no path inside the repository",
         "viewers: is not a known name; did you mean viewer?",
         "fleet_awx.vllm_secrets: (hidden) is not a mapping of models",
         "fleet_awx.vllm_image_registries: (hidden) is not a mapping of registries",
-        "'hourly' is no rule such as DTSTART",
+        "'hourly' is not a rule such as DTSTART",
         "fleet_awx.notifications[0].configuration.url: is required: a text",
         "fleet_awx.fleet_gateway_secret: (hidden): a quoted text of at least 32",
         "fleet_awx.vault.password: cannot be read: ",

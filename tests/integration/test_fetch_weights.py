@@ -704,7 +704,7 @@ runpy.run_path(sys.argv[2], run_name="__main__")
 
 def test_path_that_is_not_mounted(path_host: Host) -> None:
     result = path_host.run(source={"kind": "path", "path": "/not/mounted"})
-    assert "/not/mounted is no folder on this host; is it mounted?" in result["msg"]
+    assert "/not/mounted is not a folder on this host; is it mounted?" in result["msg"]
     assert not path_host.target.exists()
 
 

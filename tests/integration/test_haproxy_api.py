@@ -258,7 +258,7 @@ def test_an_escaped_slash_is_read_as_one(front: Front) -> None:
 
 
 def test_errors_of_haproxy_itself_are_in_the_same_form(front: Front) -> None:
-    # What is no HTTP at all gets HAProxy's fixed page; from then on answers are ours.
+    # What is not HTTP at all gets HAProxy's fixed page; from then on answers are ours.
     head = f"POST {CHAT} HTTP/1.1\nHost: x\nAuthorization: Bearer {KEYS['alice']}\nContent-Length: 99\n\n"
     connection = front.send(head, b"{")
     text = b""

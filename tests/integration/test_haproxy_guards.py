@@ -419,7 +419,7 @@ def test_what_a_gateway_has_of_a_server_is_counted_until_it_ends(tmp_path: Path,
         master = Runtime(tmp_path / "master.sock")
         gateway.wait(lambda: master.old_workers() == [])
         gateway.reload()
-        # A master that takes its signals over anew answers a little later.
+        # A master that takes its signals over again answers a little later.
         counts = [{"h0.small": 1}]
         gateway.wait(lambda: [master.requests(["h0.small"], old) for old in master.old_workers()] == counts)
         assert gateway.runtime.requests(["h0.small"]) == {}

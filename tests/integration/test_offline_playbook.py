@@ -63,7 +63,7 @@ def test_what_the_mirror_lacks_is_named_and_nothing_is_written(
         ({"gaudi_mirror_url": f"{URL}/"}, f"h01: gaudi_mirror_url '{URL}/': must be the address of the site's mirror"),
         ({"gaudi_mirror_trust": "/nowhere"}, "h01: gaudi_mirror_trust '/nowhere': has no ca.crt that can be read"),
         ({"gaudi_offline": "perhaps"}, "h01: gaudi_offline 'perhaps': must be"),
-        ({"gaudi_ofline": True}, "h01: gaudi_ofline is no variable of this toolkit; did you mean gaudi_offline?"),
+        ({"gaudi_ofline": True}, "h01: gaudi_ofline is not a variable of this toolkit; did you mean gaudi_offline?"),
     ],
 )
 def test_wrong_variables_are_named_with_their_host(

@@ -122,7 +122,7 @@ def test_the_plan_refuses_what_a_run_refuses(tmp_path: Path, served: dict[str, A
         flat = " ".join(text.split())
         assert f"h01: {FULL}" in flat
         assert f"h02: {MASKED}" in flat
-        assert "h03: fleet_gateway.certificate: '/etc/none.pem': is no file on this host" in flat
+        assert "h03: fleet_gateway.certificate: '/etc/none.pem': is not a file on this host" in flat
         assert "h04: vllm_image_from_host 'h09'" in flat
         for reason in LEVEL, LEGACY:
             assert f"h05: /etc/habana-container-runtime/config.toml: habana-container-runtime.{reason}" in flat

@@ -208,7 +208,7 @@ def test_stages_refuse_before_they_touch_a_host(tmp_path: Path, playbook: str) -
     for sentence in (
         "g: model m: image: 'nope' is undefined; set it for this host, or write the value itself",
         "g: accelerator_release 1.21: must be a quoted release such as '1.24.1'",
-        "g: model_weights_parallel 'x': must be a whole number of files from 1 to 256",
+        "g: model_weights_parallel 'x': must be an integer of files from 1 to 256",
         f'g: {tmp_path}/catalog/list.yml: is ["a"]; a catalog entry must be a mapping with the keys of a model',
         f"g: {tmp_path}/catalog/tab.yml: line 2, column 1: no YAML: found character",
     ):

@@ -93,7 +93,7 @@ def taken_back(lost: str, at: str, given: dict[str, Any], done: list[str], hosts
     assert (
         f"{lost} could not be reached {when} it was changed, and the rollout stops: its connection was lost. " in text
     )
-    assert "has not proven itself" not in text
+    assert "failed its checks" not in text
     assert hosts.locks == {}
     assert (hosts.changed, hosts.kept) == (done, [])
     assert PATTERN not in text
@@ -142,7 +142,7 @@ def test_a_canary_that_answers_nonsense_or_does_not_come_up_goes_back(fault: str
     status, text = hosts.roll()
     assert status == 2, text
     assert said in text
-    assert "h01 has not proven itself, and the rollout stops" in text and "It serves again" in text, text
+    assert "h01 failed its checks, and the rollout stops" in text and "It serves again" in text, text
     assert (hosts.changed, hosts.kept, hosts.locks) == ([], [], {})
 
 
@@ -166,7 +166,7 @@ def test_of_one_wave_a_host_is_lost_and_another_too_slow_and_both_go_back(hosts:
     status, text = hosts.roll()
     assert status == 2, text
     assert "h02 could not be reached while it was changed, and the rollout stops: its connection was lost. It" in text
-    assert "h03 has not proven itself, and the rollout stops: Verify | Refuse what is slower than before" in text
+    assert "h03 failed its checks, and the rollout stops: Verify | Refuse what is slower than before" in text
     assert (hosts.changed, hosts.kept) == (["h01"], [])
     became = {"h01": "verified", "h02": "rolled_back", "h03": "rolled_back"}
     assert hosts.page == ("The rollout stopped at h02, h03.", became, {"h01"})
@@ -176,7 +176,7 @@ def test_a_host_that_is_lost_while_it_goes_back_goes_back(hosts: Hosts) -> None:
     change(hosts.folder, "h01", fault="slow", away={"at": "vllm_snapshot restored", "seconds": 3})
     status, text = hosts.roll()
     assert status == 2, text
-    assert "h01 has not proven itself, and the rollout stops: Verify | Refuse what is slower than before" in text
+    assert "h01 failed its checks, and the rollout stops: Verify | Refuse what is slower than before" in text
     assert (hosts.changed, hosts.kept) == ([], [])
     assert hosts.page == ("The rollout stopped at h01.", {"h01": "rolled_back"}, set())
 
@@ -221,7 +221,7 @@ def test_a_host_that_another_run_holds_stops_a_rollout_before_the_first_change(l
     status, text = hosts.roll()
     assert status == 2, text
     assert f"h04: {HELD}" in text
-    assert "has not proven itself" not in text and "goes back" not in text
+    assert "failed its checks" not in text and "goes back" not in text
     # What it took itself is free for the next one.
     assert (hosts.changed, hosts.kept, hosts.locks) == ([], [], {})
 
@@ -232,7 +232,7 @@ def test_a_run_that_locks_a_host_meanwhile_is_named_and_nothing_is_said_of_a_pro
     assert status == 2, text
     assert f"h02 could not be changed, and the rollout stops: {HELD}. It serves again what served before; " in text
     assert f"h02: rolls back to what served before: {HELD}" in text
-    assert "has not proven itself" not in text
+    assert "failed its checks" not in text
     assert (hosts.changed, hosts.kept, hosts.locks) == (["h01", "h03"], [], {})
 
 

@@ -356,7 +356,7 @@ def test_converted_folder_is_repaired_and_never_mixed_with_another(host: Host, g
     (host.target / "model-2.safetensors").unlink()
     assert host.run(**given)["fetched"] == ["model-2.safetensors"]
     alone(host, giver.folder)
-    # Converted anew, and not the same: all of it comes, but for what is equal.
+    # Converted again, and not the same: all of it comes, but for what is equal.
     (giver.folder / "model-1.safetensors").write_bytes(noise(MIB, 77))
     (giver.folder / "model-2.safetensors").write_bytes(noise(MIB, 78))
     giver.note()

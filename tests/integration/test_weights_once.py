@@ -88,7 +88,7 @@ def test_host_that_is_not_in_the_inventory(fleet: Fleet) -> None:
     fleet.hosts["b"]["model_weights_from_host"] = "c"
     status, said = fleet.check()
     assert status != 0
-    assert "b: model_weights_from_host c: is no host of the inventory, which has a, b" in said
+    assert "b: model_weights_from_host c: is not a host of the inventory, which has a, b" in said
 
 
 def test_host_that_fails_or_cannot_be_reached(fleet: Fleet) -> None:

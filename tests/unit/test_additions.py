@@ -30,12 +30,12 @@ def only(plan: dict[str, Any]) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"VLLM_DECODE_BS_BUCKET_MAX": "many"}, "VLLM_DECODE_BS_BUCKET_MAX: 'many' is not a whole number"),
+        ({"VLLM_DECODE_BS_BUCKET_MAX": "many"}, "VLLM_DECODE_BS_BUCKET_MAX: 'many' is not an integer"),
         (
             {"VLLM_PROMPT_SEQ_BUCKET_MIN": "9"},
             "VLLM_PROMPT_SEQ_BUCKET_MIN: 9 is above VLLM_PROMPT_SEQ_BUCKET_MAX, which is 4",
         ),
-        ({"VLLM_PROMPT_BS_BUCKET_STEP": "0"}, "VLLM_PROMPT_BS_BUCKET_STEP: '0' is not a whole number from 1 to"),
+        ({"VLLM_PROMPT_BS_BUCKET_STEP": "0"}, "VLLM_PROMPT_BS_BUCKET_STEP: '0' is not an integer from 1 to"),
     ],
 )
 def test_buckets_name_the_variable(change: dict[str, str], message: str) -> None:

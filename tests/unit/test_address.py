@@ -43,7 +43,9 @@ def test_facts_of_an_older_version_say_no_more_than_they_know() -> None:
     assert (problems, host["addresses"], host["names"]) == ([], None, {})
     assert planned(model(host="10.0.0.2"))["errors"] == planned(model(host="there"))["errors"] == []
     (error,) = planned(model(host="10.0.0.256"))["errors"]
-    assert error["message"] == "gaudi01: model qwq: host '10.0.0.256': is no address; it must be one such as 127.0.0.1"
+    assert (
+        error["message"] == "gaudi01: model qwq: host '10.0.0.256': is not an address; it must be one such as 127.0.0.1"
+    )
 
 
 def test_what_a_host_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -32,18 +32,18 @@ def test_a_plan_adds_the_interfaces_that_the_script_leaves_empty() -> None:
 @pytest.mark.parametrize(
     ("more", "sentence"),
     [
-        ({"dtype": "float16"}, "dtype 'float16': the script serves it in bfloat16 without a word; say bfloat16"),
+        ({"dtype": "float16"}, "dtype 'float16': the script serves it in bfloat16 silently; set bfloat16"),
         ({"dtype": "awq", "quant_config": "/opt/q.json"}, "makes the script serve in fp8, and forget this model's own"),
         ({"max_padding_ratio": 0.75}, "max_padding_ratio 0.75: must be a number from 0 to 0.5"),
         ({"extra_args": ["--port", "1"]}, "extra_args '--port': belongs in the model's key port"),
         ({"extra_args": ["--served-model-name=x"]}, "belongs in the model's key served_model_name"),
         ({"extra_args": ["-tp", "2"]}, "extra_args '-tp': is an option's short form; write the long one"),
-        ({"extra_args": ["--seeed", "7"]}, "extra_args '--seeed': is no option of vLLM"),
+        ({"extra_args": ["--seeed", "7"]}, "extra_args '--seeed': is not an option of vLLM"),
         (
             {"extra_args": ["--override-generation-config", '{"temperature": 0.5}']},
             "loses its quotes in the script; give the option by its own name",
         ),
-        ({"max_num_prefill_seqs": ""}, "max_num_prefill_seqs '': must be a whole number from 1 to 65536 sequences"),
+        ({"max_num_prefill_seqs": ""}, "max_num_prefill_seqs '': must be an integer from 1 to 65536 sequences"),
     ],
 )
 def test_what_the_script_drops_or_vllm_dies_of_is_refused(more: dict[str, Any], sentence: str) -> None:

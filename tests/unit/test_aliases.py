@@ -321,7 +321,7 @@ def test_what_a_host_is_refused_for_is_named_as_it_is_written(more: dict[str, An
 
 def test_a_slip_in_an_old_name_is_told_the_new_one() -> None:
     (found,) = inventory_refusal({"gaudi_accelarator": "cpu"}, "g")
-    assert found.startswith("g: gaudi_accelarator is no variable of this toolkit; did you mean accelerator?")
+    assert found.startswith("g: gaudi_accelarator is not a variable of this toolkit; did you mean accelerator?")
     (found,) = inventory_refusal({"fleet_gatewy": {}}, "g")
     assert "did you mean fleet_gateway?; names that begin with fleet_ are its own" in found
     (found,) = inventory_refusal({"accelerator_card": 8}, "g")

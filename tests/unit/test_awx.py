@@ -149,8 +149,8 @@ def test_secrets_as_the_text_of_a_credential() -> None:
         (None, "fleet_awx: is required: a mapping with project, inventory, machine and so on"),
         ({"machine": None}, "fleet_awx.machine: is required"),
         ({"machine": {"user": "ops"}}, "fleet_awx.machine: user: is not a known name; did you mean"),
-        ({"machine": {}}, "fleet_awx.machine: is empty; leave it out, or say some of username, password, ssh_key"),
-        ({"machine": {"ssh_key": "~/.ssh/id"}}, "fleet_awx.machine.ssh_key: (hidden) is no private key: the text"),
+        ({"machine": {}}, "fleet_awx.machine: is empty; leave it out, or set some of username, password, ssh_key"),
+        ({"machine": {"ssh_key": "~/.ssh/id"}}, "fleet_awx.machine.ssh_key: (hidden) is not a private key: the text"),
         ({"vault": {"id": "site"}}, "fleet_awx.vault.password: is required"),
         ({"controller": {"token": "x"}}, "fleet_awx.controller.host: is required"),
         *(
@@ -158,7 +158,7 @@ def test_secrets_as_the_text_of_a_credential() -> None:
             for token in ("canary\n", "“canary”", "can ary")
         ),
         ({"model_weights_tokens": {"hub": "canary\n"}}, "fleet_awx.model_weights_tokens.hub: (hidden) has a"),
-        ({"controller": {"host": "u:canary@a", "token": "x"}}, "fleet_awx.controller.host: (hidden) is no address"),
+        ({"controller": {"host": "u:canary@a", "token": "x"}}, "fleet_awx.controller.host: (hidden) is not an address"),
         ({"project": {"url": " "}}, "fleet_awx.project.url: ' ' is not a text of one line"),
         (
             {"inventory": {"hosts": {"h": {}}, "project": {"url": "https://x/y.git"}}},
@@ -195,7 +195,7 @@ def test_secrets_as_the_text_of_a_credential() -> None:
         ({"schedules": {"status": "DTSTART:20260101T000700Z RRULE:FREQ=HOURLY;INTERVAL=0"}}, "is no rule such as"),
         ({"project": {}}, "fleet_awx.project.url: is required: a text of one line"),
         ({"inventory": {}}, "fleet_awx.inventory.path: is required"),
-        ({"approval_timeout": -1}, "fleet_awx.approval_timeout: -1 is not a whole number from 0 to 2592000"),
+        ({"approval_timeout": -1}, "fleet_awx.approval_timeout: -1 is not an integer from 0 to 2592000"),
         (
             {"notifications": [{"name": "x", "type": "pigeon", "configuration": {}}]},
             "notifications[0].type: 'pigeon' is none",
@@ -239,7 +239,7 @@ def test_what_cannot_be_read_is_named_with_all_else() -> None:
     assert awx_refusal({**SMALLEST, "machine": lazy, "notifications": [lazy], "forks": 0}) == [
         r"fleet_awx.machine.ssh_key: cannot be read: no file ~/.ssh/x\n",
         r"fleet_awx.notifications[0].ssh_key: cannot be read: no file ~/.ssh/x\n",
-        "fleet_awx.forks: 0 is not a whole number from 1 to 200",
+        "fleet_awx.forks: 0 is not an integer from 1 to 200",
         "fleet_awx.notifications[0]: username: is not a known name; did you mean name?",
     ]
 
@@ -248,7 +248,7 @@ def test_what_a_run_is_to_do_is_refused_with_all_else() -> None:
     assert awx_refusal({**SMALLEST, "forks": 0}, "gone", "maybe") == [
         "awx_state: 'gone' is none of present, absent",
         "awx_update_secrets: 'maybe' is not true or false",
-        "fleet_awx.forks: 0 is not a whole number from 1 to 200",
+        "fleet_awx.forks: 0 is not an integer from 1 to 200",
     ]
     for flag in (True, False, "true", "no", "1", 0):
         assert awx_refusal(SMALLEST, "absent", flag) == []
@@ -286,8 +286,8 @@ def test_the_approver_reads_the_waves_then_the_figures() -> None:
     rollout: dict[str, Any] = {"steps": ["Wave 1, the canary: h1."], "hosts": {}}
     due = "What is due:\nh1: ~ m: restart, + --max-num-seqs: 24, ! m is down for about 1 min."
     assert awx_report(plan, rollout) == f"Wave 1, the canary: h1.\n{due}"
-    proven = {**rollout, "hosts": {"h1": {"text": "h1 has proven itself:\nm: fast"}}}
-    assert awx_report(plan, proven) == "h1 has proven itself: m: fast.\nThe waves:\nWave 1, the canary: h1."
+    proven = {**rollout, "hosts": {"h1": {"text": "h1 passed its checks:\nm: fast"}}}
+    assert awx_report(plan, proven) == "h1 passed its checks: m: fast.\nThe waves:\nWave 1, the canary: h1."
     assert awx_report("", "") == ""
     for one in (rollout, proven):
         linked = awx_report(plan, {**one, "page": "https://files.example/7.html"})

@@ -133,7 +133,7 @@ def test_a_sites_profile_has_ten_requests_for_each_at_a_time() -> None:
     ("given", "sentence"),
     [
         ({"profile": "deepseek-1"}, "-e model=NAME is missing: profile deepseek-1 is of one model"),
-        ({"model": "m", "profile": "deepsek-1"}, "profile: 'deepsek-1' is no profile; did you mean deepseek-1"),
+        ({"model": "m", "profile": "deepsek-1"}, "profile: 'deepsek-1' is not a profile; did you mean deepseek-1"),
         (
             {"model": "m", "profile": "deepseek-1", "repetitions": "0"},
             "repetitions: '0': must be an integer from 1",
@@ -142,7 +142,7 @@ def test_a_sites_profile_has_ten_requests_for_each_at_a_time() -> None:
         ({"model": "m", "profile": "deepseek-1", "through": "http://u:p@x"}, "through: 'http://***@x': must be direct"),
         ({"model": "m", "profile": "deepseek-1", "compare": "gone"}, "compare: 'gone': must be last, a file"),
         ({"model": "m", "profile": "deepseek-1", "sweep": "x"}, "sweep: 'x': must be concurrency or rate"),
-        ({"model": "m", "profile": "deepseek-1", "objectives": {"ttft": 1}}, "objectives: 'ttft' is no objective"),
+        ({"model": "m", "profile": "deepseek-1", "objectives": {"ttft": 1}}, "objectives: 'ttft' is not an objective"),
         (
             {"model": "m", "profile": "deepseek-1", "trace": "/x"},
             "profile 'deepseek-1' and trace '/x': give one of them",
@@ -163,7 +163,10 @@ def test_a_sites_profile_has_ten_requests_for_each_at_a_time() -> None:
             {"model": "m", "profile": "deepseek-1", "sweep": "concurrency", "sweep_most": 0.5},
             "sweep_most: 0.5: must be an integer of at least 1",
         ),
-        ({"model": "m", "unknown": ["benchmark_dirr"]}, "benchmark_dirr is no variable of a benchmark; did you mean"),
+        (
+            {"model": "m", "unknown": ["benchmark_dirr"]},
+            "benchmark_dirr is not a variable of a benchmark; did you mean",
+        ),
     ],
 )
 def test_what_is_asked_wrongly_is_said(given: dict[str, Any], sentence: str) -> None:
@@ -215,8 +218,8 @@ def test_lines_are_only_added_and_a_broken_one_is_named(tmp_path: Path) -> None:
     assert after.startswith(before) and first["raw"] != second["raw"]
     found = read_results(tmp_path / "results.jsonl")
     assert found.records == [first, second]
-    assert found.problems == [f"{tmp_path}/results.jsonl: line 2: is no JSON; it is left out"]
-    with pytest.raises(InputError, match=r"^a result cannot be kept: failed 'x' is no integer$"):
+    assert found.problems == [f"{tmp_path}/results.jsonl: line 2: is not JSON; it is left out"]
+    with pytest.raises(InputError, match=r"^a result cannot be kept: failed 'x' is not an integer$"):
         append(tmp_path, record(failed="x"))
     with pytest.raises(InputError, match=r"^benchmark_dir: /proc/none: cannot be written"):
         append("/proc/none", record())
@@ -392,12 +395,12 @@ def test_a_key_is_in_the_environment_file_and_in_no_command(tmp_path: Path) -> N
 @pytest.mark.parametrize(
     ("change", "problem"),
     [
-        ({"concurrency": "32"}, "concurrency '32' is no number"),
-        ({"concurrency": [1]}, "concurrency [1] is no number"),
-        ({"launch": {"a": 1}}, 'launch {"a": 1} is no text'),
-        ({"date": "yesterday"}, "date 'yesterday' is no date of ISO 8601"),
-        ({"requests": True}, "requests true is no integer"),
-        ({"figures": {"ttft_ms": {"median": "9"}}}, "figures.ttft_ms.median is no number"),
+        ({"concurrency": "32"}, "concurrency '32' is not a number"),
+        ({"concurrency": [1]}, "concurrency [1] is not a number"),
+        ({"launch": {"a": 1}}, 'launch {"a": 1} is not a text'),
+        ({"date": "yesterday"}, "date 'yesterday' is not a date of ISO 8601"),
+        ({"requests": True}, "requests true is not an integer"),
+        ({"figures": {"ttft_ms": {"median": "9"}}}, "figures.ttft_ms.median is not a number"),
         ({}, ""),
     ],
 )
@@ -412,7 +415,7 @@ def test_an_odd_line_is_named_and_the_others_count(change: dict[str, Any], probl
 def test_no_browser_gets_a_number_that_is_none(tmp_path: Path) -> None:
     path = tmp_path / "results.jsonl"
     path.write_text(json.dumps({**record(), "concurrency": float("nan")}) + "\n")
-    assert read_results(path).problems == [f"{path}: line 1: is no JSON; it is left out"]
+    assert read_results(path).problems == [f"{path}: line 1: is not JSON; it is left out"]
 
 
 def of_run(name: str, speed: float, **more: Any) -> list[dict[str, Any]]:

@@ -432,7 +432,7 @@ def test_a_strategy_that_stops_the_server_has_no_figures() -> None:
     assert plan["compared"]["lin"]["graphs"] is None and plan["compared"]["exp"]["graphs"] > 6
     assert plan["compared"]["lin"]["refused"].startswith("VLLM_PROMPT_CTX_BUCKET_MAX: ")
     text = sentence(lambda: hpu_bucket_plan([ROW], {**wide, "like": "lin"}))
-    assert text.startswith("limits.like: 'lin' is no plan to compare with: VLLM_PROMPT_CTX_BUCKET_MAX: ")
+    assert text.startswith("limits.like: 'lin' is not a plan to compare with: VLLM_PROMPT_CTX_BUCKET_MAX: ")
 
 
 GOAL = "limits: needs exactly one of max_graphs, max_padding, like; "
@@ -444,9 +444,9 @@ GOAL = "limits: needs exactly one of max_graphs, max_padding, like; "
         (None, LIKE, "trace: is required: a list of {arrival_s, input_tokens, output_tokens}, at least one"),
         ([], LIKE, "trace: [] is not a list of {arrival_s, input_tokens, output_tokens}, at least one"),
         ([ROW, 7], LIKE, "trace[1]: 7 is not a mapping with arrival_s, input_tokens and output_tokens"),
-        ([{**ROW, "input_tokens": 0}], LIKE, "trace[0].input_tokens: 0 is not a whole number from 1 to 1000000000000"),
+        ([{**ROW, "input_tokens": 0}], LIKE, "trace[0].input_tokens: 0 is not an integer from 1 to 1000000000000"),
         ([{**ROW, "arrival_s": "now"}], LIKE, "trace[0].arrival_s: 'now' is not a number from -1e+12 to 1e+12"),
-        ([{"arrival_s": 1, "input_tokens": 1}], LIKE, "trace[0].output_tokens: is required: a whole number from 0"),
+        ([{"arrival_s": 1, "input_tokens": 1}], LIKE, "trace[0].output_tokens: is required: an integer from 0"),
         ([{**ROW, "tokens": 1}], LIKE, "trace[0]: tokens: is not a known name; did you mean"),
         (
             [{**ROW, "input_tokens": 2000}],
@@ -455,8 +455,8 @@ GOAL = "limits: needs exactly one of max_graphs, max_padding, like; "
         ),
         ([ROW], None, "limits: is required: a mapping with max_num_seqs, max_model_len and so on"),
         ([ROW], {**LIKE, "max_num_sequences": 8}, "limits: max_num_sequences: is not a known name; did you mean"),
-        ([ROW], {**LIKE, "max_num_seqs": None}, "limits.max_num_seqs: is required: a whole number from 1 to"),
-        ([ROW], {**LIKE, "max_num_batched_tokens": 1}, "limits.max_num_batched_tokens: 1 is not a whole number from 2"),
+        ([ROW], {**LIKE, "max_num_seqs": None}, "limits.max_num_seqs: is required: an integer from 1 to"),
+        ([ROW], {**LIKE, "max_num_batched_tokens": 1}, "limits.max_num_batched_tokens: 1 is not an integer from 2"),
         ([ROW], {**LIKE, "prefix_caching": 1}, "limits.prefix_caching: 1 is not true or false"),
         ([ROW], {**LIKE, "decode_step_s": 0}, "limits.decode_step_s: 0 is not a number from 1e-05 to 100"),
         (
@@ -466,7 +466,7 @@ GOAL = "limits: needs exactly one of max_graphs, max_padding, like; "
         ),
         ([ROW], SERVER, f"{GOAL}none is given"),
         ([ROW], {**LIKE, "max_graphs": 8}, f"{GOAL}max_graphs and like are given"),
-        ([ROW], {**SERVER, "max_graphs": 1}, "limits.max_graphs: 1 is not a whole number from 2 to"),
+        ([ROW], {**SERVER, "max_graphs": 1}, "limits.max_graphs: 1 is not an integer from 2 to"),
         (
             [ROW],
             {**SERVER, "max_num_prefill_seqs": 3, "max_graphs": 3},

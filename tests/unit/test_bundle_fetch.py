@@ -107,10 +107,10 @@ def test_checksums_that_were_written_again_are_no_longer_signed(
     text = (tmp_path / SUMS).read_text()
     (tmp_path / SUMS).write_text(text.replace("images/x/a", "images/x/b"))
     assert verify(tmp_path, signer.fingerprint) == [
-        f"{tmp_path / SIGNATURE}: is no signature of SHA256SUMS by key.asc: one of the three was changed"
+        f"{tmp_path / SIGNATURE}: is not a signature of SHA256SUMS by key.asc: one of the three was changed"
     ]
     (tmp_path / "key.asc").write_text("no key")
-    assert verify(tmp_path, signer.fingerprint) == [f"{tmp_path / 'key.asc'}: is no armoured key"]
+    assert verify(tmp_path, signer.fingerprint) == [f"{tmp_path / 'key.asc'}: is not an armoured key"]
     (tmp_path / SIGNATURE).unlink()
     assert "has no SHA256SUMS.asc: it is no bundle" in verify(tmp_path, signer.fingerprint)[0]
 
@@ -121,7 +121,7 @@ def test_a_path_that_leaves_the_folder_is_refused(tmp_path: Path, settings: Sett
         (tmp_path / SUMS).write_text(f"{'0' * 64}  {path}\n")
         signer.detached(tmp_path / SUMS, tmp_path / SIGNATURE)
         assert verify(tmp_path, signer.fingerprint) == [
-            f"{tmp_path / SUMS}: line 1 is no checksum of a file of the bundle"
+            f"{tmp_path / SUMS}: line 1 is not a checksum of a file of the bundle"
         ]
 
 
@@ -155,7 +155,7 @@ def test_only_what_was_signed_once_is_removed(tmp_path: Path, settings: Settings
     (tmp_path / "mine").touch()
     done = signed(tmp_path, settings, signer, ["a", "c"])
     assert not (tmp_path / "images/x/sub").exists() and (tmp_path / "mine").exists()
-    assert done.problems == ["mine: is no part of the bundle; move it away"]
+    assert done.problems == ["mine: is not part of the bundle; move it away"]
     assert done.lines[:5] == [
         "added: 1 file, 0.0 MB",
         "  images/x/c",
@@ -334,7 +334,7 @@ def test_a_package_that_nobody_has_keeps_none_of_the_others(tmp_path: Path, sett
     got = outcome.got[DEB.identity]
     assert (got.path, got.fetched) == ("apt/debian-12-amd64/pool/hello_1.0_amd64.deb", "1.0")
     assert (tmp_path / "b/apt/debian-12-amd64/pool/libhello_1.0_amd64.deb").is_file()
-    # A key that is not the repository's is no key for it.
+    # A key that is not the repository's is not a key for it.
     other = Settings({"debian 12": [{**source, "signed_by": "/usr/share/keyrings/debian-archive-keyring.gpg"}]})
     assert "is not signed" in apt.fetch(bundle(tmp_path / "c", other), [DEB], signer).failed[DEB.identity]
 
@@ -415,7 +415,7 @@ def test_an_image_of_a_local_archive_is_copied_once(tmp_path: Path) -> None:
     assert images.is_whole(tmp_path / "b" / first.path, first.digest)
     missing = Item("image", "vllm", "1", "archive /nosuch.tar on the control node")
     assert images.fetch(bundle(tmp_path / "b"), [missing]).failed == {
-        missing.identity: "/nosuch.tar: is no file on this machine"
+        missing.identity: "/nosuch.tar: is not a file on this machine"
     }
     assert before.is_inside(Item("image", "vllm", "1", "archive /x.tar on the host"))
 

@@ -189,7 +189,7 @@ def test_a_model_on_an_excluded_card_is_refused_until_it_may_move() -> None:
 
 def test_slips_in_serial_numbers_are_said() -> None:
     found = plan(host(), one(), accelerator_cards_excluded=["S55"])
-    assert "accelerator_cards_excluded: 'S55' is no card of this host" in text_of(found)
+    assert "accelerator_cards_excluded: 'S55' is not a card of this host" in text_of(found)
     assert "it has S0, S1, S2, S3, S4, S5, S6, S7" in text_of(found)
     bare = plan(gaudi_host(), one(), accelerator_cards_excluded=["S5"])
     assert "the serial numbers of its cards are not known" in text_of(bare)

@@ -61,7 +61,7 @@ CHANGED: dict[str, Any] = {
     "speculative_config": {"method": "ngram", "num_speculative_tokens": 2},
     "quantization": "fp8",
 }
-# What decides how a server is planned, watched and asked, and is no part of its launch.
+# What decides how a server is planned, watched and asked, and is not part of its launch.
 BESIDE = {
     *("name", "model", "launch_profile", "state", "smoke", "min_available", "slo", "start_timeout_s", "hang_timeout_s"),
     *("warmup_budget_minutes", "config", "weight_bytes", "source", "least_vllm", "recipe_cache_exact"),

@@ -9,7 +9,10 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 PAGES = ("getting-started", "guides/models", "guides/fleet", "troubleshooting", "manual-map")
-PAIRS = [("README.md", "README.zh-CN.md"), *((f"docs/{page}.md", f"docs/zh/{page.split('/')[-1]}.md") for page in PAGES)]
+PAIRS = [
+    ("README.md", "README.zh-CN.md"),
+    *((f"docs/{page}.md", f"docs/zh/{page.split('/')[-1]}.md") for page in PAGES),
+]
 FENCE = re.compile(r"^```.*?^```$", re.M | re.S)
 CHINESE = re.compile(r"[\u3000-\u303f\u4e00-\u9fff\uff00-\uffef]")
 

@@ -202,7 +202,7 @@ def test_saved_facts_of_all_hosts_are_needed(tmp_path: Any) -> None:
     ("changed", "text"),
     [
         ({"group": None}, "hosts 2: needs group: NAME, the group of the inventory whose hosts the plan chooses from"),
-        ({"group": "gpuz"}, "group 'gpuz': is no group of the inventory; did you mean gpus?"),
+        ({"group": "gpuz"}, "group 'gpuz': is not a group of the inventory; did you mean gpus?"),
         ({"group": "few"}, "hosts 2: group few has 1"),
         ({"hosts": ["gpu01", "gpu02"]}, "group 'gpus': is for a number of hosts, such as hosts: 2; leave it out"),
         ({"hosts": 1}, "must be a list of 2 to 16 different hosts of the inventory"),

@@ -81,7 +81,7 @@ def test_a_runtime_habana_of_the_user_stays(own: dict[str, Any]) -> None:
     assert due(live(daemon_json=text, info=info), daemon_json=merged(text)) == {}
     stale = {"reload": ["the running engine lacks the habana runtime"]} if told != RUNTIME.entry else {}
     assert due(live(daemon_json=text), daemon_json=text) == stale
-    # What names nothing that an engine can start is no runtime of a user.
+    # What names nothing that an engine can start is not a runtime of a user.
     for broken in ({}, {"runtimeArgs": ["--debug"]}, None):
         text = json.dumps({"runtimes": {"habana": broken}})
         assert json.loads(merged(text))["runtimes"]["habana"] == RUNTIME.entry
@@ -289,7 +289,7 @@ def test_a_runtime_that_does_not_run_or_lacks_a_program_has_drifted() -> None:
     assert due(live(habana_programs=here, habana_problem=None)) == {}
     lacking = live(habana_programs={**here, "habana-container-cli": False})
     assert due(lacking) == {
-        "install_habana": ["habanalabs-container-runtime: habana-container-cli missing, install it anew"]
+        "install_habana": ["habanalabs-container-runtime: habana-container-cli missing, install it again"]
     }
     assert runtime.container_runtime_drift(lacking, wanted()) == [
         "habanalabs-container-runtime: its habana-container-cli is missing"
@@ -370,7 +370,7 @@ def test_an_engine_from_no_package_stays_and_an_interrupted_one_is_finished() ->
 
 def test_what_dpkg_was_cut_off_in_is_finished_also_where_the_engine_is_whole() -> None:
     assert due(live(interrupted=["runc"])) == {"repair": ["dpkg was cut off in runc"]}
-    # Half unpacked, it must be installed anew, which dpkg alone cannot.
+    # Half unpacked, it must be installed again, which dpkg alone cannot.
     assert due(live(interrupted=["apparmor"]), packages=["docker.io", "apparmor"]) == {
         "repair": ["dpkg was cut off in apparmor"],
         "install_engine": ["install docker.io, apparmor"],

@@ -249,7 +249,7 @@ def test_ports_between_hosts_belong_to_one_model() -> None:
         ({"ip": "0.0.0.0", "networks": []}, "vllm_cluster_address 0.0.0.0: is reached by no other host"),
         ({"ip": "fe80::1", "networks": []}, "vllm_cluster_address fe80::1: is reached by no other host"),
         ({"ip": "127.0.0.1"}, "vllm_cluster_address 127.0.0.1: is reached by no other host; set vllm_cluster_address"),
-        ({"ip": "10.0.0.1"}, "vllm_cluster_address 10.0.0.1: is no address of this host; set vllm_cluster_address"),
+        ({"ip": "10.0.0.1"}, "vllm_cluster_address 10.0.0.1: is not an address of this host; set vllm_cluster_address"),
         (
             {"ip": "10.0.0.1", "networks": []},
             "vllm_cluster_address 10.0.0.1: is the address of gaudi01 too; set vllm_cluster_address for this host",
@@ -325,7 +325,7 @@ def test_an_entry_of_one_host_has_no_hosts_and_bad_ones_are_refused() -> None:
 
 def test_hosts_that_the_inventory_lacks_are_named() -> None:
     found = errors(planned({**ENTRY, "hosts": ["gaudi01", "gaudi3"]}))
-    text = "vllm_distributed_models[0] (big): hosts: gaudi3 is no host of the inventory"
+    text = "vllm_distributed_models[0] (big): hosts: gaudi3 is not a host of the inventory"
     assert any(one.startswith(f"gaudi01: {text}") for one in found), found
     assert not any(one.startswith("gaudi02") for one in found)
     # An entry of nobody is everybody's.

@@ -139,7 +139,7 @@ def test_a_model_is_down_for_its_stage_and_its_start() -> None:
     changes = {"restart": ["qwq"], "remove": ["old"], "stop": []}
     due = {"vllm_service_due": ["x"], "vllm_service_stops": changes}
     assert minutes(**due) == {"old": ("models", None), "qwq": ("models", cached)}
-    # Another launch compiles anew.
+    # Another launch compiles again.
     other = known(**due)
     other["gaudi_host"]["services"]["qwq"]["digest"] = "other"
     assert {one.model: one.minutes for one in downtimes(other)} == {"old": None, "qwq": whole}

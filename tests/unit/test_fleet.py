@@ -64,7 +64,7 @@ def test_errors_are_shown_together_at_the_end() -> None:
     lines = vllm_fleet_lines(vllm_fleet_plan(hosts, list(hosts), []))
     assert lines[-4:-2] == [
         "ERRORS (5)",
-        "  a, b, c and 2 more: model qwq: port 0: must be a whole number from 1 to 65535",
+        "  a, b, c and 2 more: model qwq: port 0: must be an integer from 1 to 65535",
     ]
 
 
@@ -142,7 +142,7 @@ def test_unset_models_do_not_remove_what_is_served() -> None:
     fleet = vllm_fleet_plan({"a": one}, ["a"], [])
     assert fleet["hosts"]["a"]["changes"] == []
     assert fleet["errors"][0]["message"] == (
-        "a: vllm_models is not set, but this host serves qwq; say vllm_models: [] to remove them all"
+        "a: vllm_models is not set, but this host serves qwq; set vllm_models: [] to remove them all"
     )
 
 
@@ -286,7 +286,7 @@ def test_secrets_of_a_misspelt_model_are_warned_about() -> None:
     one = known(vllm_secrets={"qvq": {"VLLM_API_KEY": "s3cret"}, "elsewhere": {"A": "b"}})
     fleet = vllm_fleet_plan({"a": one}, ["a"], [])
     (warning,) = (text for text in fleet["warnings"] if "vllm_secrets" in text)
-    assert warning == "a: vllm_secrets: 'qvq' is no model of this host; did you mean qwq?"
+    assert warning == "a: vllm_secrets: 'qvq' is not a model of this host; did you mean qwq?"
 
 
 def test_a_gateway_that_the_inventory_has_no_more_is_warned_about() -> None:
@@ -320,4 +320,4 @@ def test_an_entry_of_the_catalog_is_tried_as_if_every_host_served_it() -> None:
     assert [text for text in fleet["warnings"] if "tried" in text and text.startswith("c: ")] == []
     for wrong, shown in (("qwen3-8", "'qwen3-8'"), (["qwen3-8b"], '["qwen3-8b"]')):
         (error,) = vllm_fleet_plan({"a": known(plan_try=wrong)}, ["a"], [BUILTIN])["errors"]
-        assert error["message"].startswith(f"a: plan_try {shown}: is no entry of the catalog of this host")
+        assert error["message"].startswith(f"a: plan_try {shown}: is not an entry of the catalog of this host")

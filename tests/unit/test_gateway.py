@@ -78,28 +78,31 @@ def test_answers_are_errors_as_openai_writes_them(name: str) -> None:
     [
         (None, "fleet_gateway: is required: a mapping with address, port, clients and so on"),
         ({"adress": "0.0.0.0"}, "fleet_gateway: adress: is not a known name; did you mean address"),
-        ({"address": "gw.example.net"}, "fleet_gateway.address: 'gw.example.net' is no address of the gateway's host"),
+        (
+            {"address": "gw.example.net"},
+            "fleet_gateway.address: 'gw.example.net' is not an address of the gateway's host",
+        ),
         ({"port": 0}, "fleet_gateway.port: 0 is not an integer from 1 to 65535"),
-        ({"port": 8405}, "fleet_gateway.metrics_port: 8405 is the gateway's own port; say another"),
-        ({"certificate": "site.pem"}, "fleet_gateway.certificate: 'site.pem' is no path on the gateway's host"),
+        ({"port": 8405}, "fleet_gateway.metrics_port: 8405 is the gateway's own port; choose another"),
+        ({"certificate": "site.pem"}, "fleet_gateway.certificate: 'site.pem' is not a path on the gateway's host"),
         (
             {"virtual_address": "10.0.0.100"},
-            "fleet_gateway.virtual_address: '10.0.0.100' is no address of a host with",
+            "fleet_gateway.virtual_address: '10.0.0.100' is not an address of a host with",
         ),
         (
             {"virtual_address": "10.0.0.100/24"},
             "fleet_gateway.address: '127.0.0.1' must be 0.0.0.0 or :: with a virtual_address, which only one",
         ),
         # A zone may be any text, which would be HAProxy's and keepalived's configuration.
-        ({"address": "::1%a b"}, "fleet_gateway.address: '::1%a b' is no address of the gateway's host"),
+        ({"address": "::1%a b"}, "fleet_gateway.address: '::1%a b' is not an address of the gateway's host"),
         (
             {"address": "::", "plain_allowed": True, "virtual_address": "fd00::1%a b/64"},
-            "fleet_gateway.virtual_address: 'fd00::1%a b/64' is no address of a host with the length",
+            "fleet_gateway.virtual_address: 'fd00::1%a b/64' is not an address of a host with the length",
         ),
         *(
             (
                 {"address": "0.0.0.0", "open": True, "plain_allowed": True, "virtual_address": wrong},
-                f"fleet_gateway.virtual_address: '{wrong}' is no address of a host with the length of its network",
+                f"fleet_gateway.virtual_address: '{wrong}' is not an address of a host with the length of its network",
             )
             for wrong in (
                 "0.0.0.0/0",
@@ -111,17 +114,17 @@ def test_answers_are_errors_as_openai_writes_them(name: str) -> None:
                 "fd00::/120",
             )
         ),
-        ({"virtual_interface": "a b"}, "fleet_gateway.virtual_interface: 'a b' is no name of an interface"),
+        ({"virtual_interface": "a b"}, "fleet_gateway.virtual_interface: 'a b' is not a name of an interface"),
         ({"virtual_router_id": 256}, "fleet_gateway.virtual_router_id: 256 is not an integer from 1 to 255"),
         ({"paths": "/pooling"}, "fleet_gateway.paths: '/pooling' is not a list"),
-        ({"paths": ["pooling"]}, "fleet_gateway.paths: 'pooling' is no path such as /pooling"),
-        ({"paths": ["/a b"]}, "fleet_gateway.paths: '/a b' is no path such as /pooling"),
+        ({"paths": ["pooling"]}, "fleet_gateway.paths: 'pooling' is not a path such as /pooling"),
+        ({"paths": ["/a b"]}, "fleet_gateway.paths: '/a b' is not a path such as /pooling"),
         *(
             ({"paths": [path]}, f"fleet_gateway.paths: '{path}' is answered by the gateway itself; leave it out")
             for path in ("/health", "/models/x", "/v1/models", "/v1/models/x")
         ),
         *(
-            ({"paths": [path]}, f"fleet_gateway.paths: '{path}' is no path such as /pooling")
+            ({"paths": [path]}, f"fleet_gateway.paths: '{path}' is not a path such as /pooling")
             for path in ("/a/../b", "/a/.", "/..")
         ),
         *(
@@ -129,7 +132,7 @@ def test_answers_are_errors_as_openai_writes_them(name: str) -> None:
             for path in ("/v1/load_lora_adapter", "/metrics", "/sleep")
         ),
         ({"balance": {"sql": "prefix"}}, "fleet_gateway.balance: 'sql' is an adapter, which goes where its base model"),
-        ({"cors_origins": ["*"]}, "fleet_gateway.cors_origins: '*' is no origin such as https://"),
+        ({"cors_origins": ["*"]}, "fleet_gateway.cors_origins: '*' is not an origin such as https://"),
         ({"balance": "prefix"}, "fleet_gateway.balance: 'prefix' is not a mapping of models to least, session, prefix"),
         ({"balance": {"small": "most"}}, "fleet_gateway.balance: 'small': 'most' is none of least, session, prefix"),
         (
@@ -149,7 +152,7 @@ def test_answers_are_errors_as_openai_writes_them(name: str) -> None:
             "fleet_gateway.address: '10.0.0.9' is beyond loopback, and everybody who reaches it could ask; give",
         ),
         ({"clients": [KEY]}, "fleet_gateway.clients: (hidden) is not a mapping of clients"),
-        ({"clients": {"Al ice": {}}}, "fleet_gateway.clients: 'Al ice' is no name of small letters"),
+        ({"clients": {"Al ice": {}}}, "fleet_gateway.clients: 'Al ice' is not a name of lowercase letters"),
         ({"clients": {"alice": KEY}}, "fleet_gateway.clients.alice: (hidden) is not a mapping with key or sha256"),
         ({"clients": {"alice": {}}}, "fleet_gateway.clients.alice: needs key, or sha256 of it in hexadecimal, and not"),
         (
@@ -188,12 +191,15 @@ CAROL = {"carol": {"password": "canary-password"}}
     [
         (True, "fleet_gateway.chat: (hidden) is not a mapping with address, port, plain_allowed, open, title, system_"),
         ({"adress": "::"}, "fleet_gateway.chat: adress: is not a known name; did you mean address?"),
-        ({"address": "chat.example"}, "fleet_gateway.chat.address: 'chat.example' is no address of the gateway's host"),
-        ({"port": 8080}, "fleet_gateway.chat.port: 8080 is the gateway's own port; say another"),
-        ({"port": 8405}, "fleet_gateway.chat.port: 8405 is the gateway's own metrics_port; say another"),
+        (
+            {"address": "chat.example"},
+            "fleet_gateway.chat.address: 'chat.example' is not an address of the gateway's host",
+        ),
+        ({"port": 8080}, "fleet_gateway.chat.port: 8080 is the gateway's own port; choose another"),
+        ({"port": 8405}, "fleet_gateway.chat.port: 8405 is the gateway's own metrics_port; choose another"),
         ({"port": 0}, "fleet_gateway.chat.port: 0 is not an integer from 1 to 65535"),
-        ({"title": "a\nb"}, "fleet_gateway.chat.title: 'a\\nb' is no text of one line and at most 80 signs"),
-        ({"system_prompt": 5}, "fleet_gateway.chat.system_prompt: 5 is no text of at most 10,000 signs"),
+        ({"title": "a\nb"}, "fleet_gateway.chat.title: 'a\\nb' is not a text of one line and at most 80 signs"),
+        ({"system_prompt": 5}, "fleet_gateway.chat.system_prompt: 5 is not a text of at most 10,000 signs"),
         ({"open": "no"}, "fleet_gateway.chat.open: 'no' is not true or false"),
         (
             {"address": "0.0.0.0", "users": CAROL},
@@ -205,7 +211,7 @@ CAROL = {"carol": {"password": "canary-password"}}
         ),
         ({"users": [KEY]}, "fleet_gateway.chat.users: (hidden) is not a mapping of users by their names"),
         ({"users": {}}, "fleet_gateway.chat.users: (hidden) is not a mapping of users by their names"),
-        ({"users": {"Carol": {}}}, "fleet_gateway.chat.users: 'Carol' is no name of small letters, digits"),
+        ({"users": {"Carol": {}}}, "fleet_gateway.chat.users: 'Carol' is not a name of lowercase letters, digits"),
         (
             {"users": {"carol": KEY}},
             "fleet_gateway.chat.users.carol: (hidden) is not a mapping with password or sha256",
@@ -247,7 +253,7 @@ def test_a_bad_page_gets_one_sentence(chat: Any, message: str) -> None:
         ({"buffer_kib": 32, "chat": {}}, "fleet_gateway.buffer_kib: 32 must be at least 64 for a gateway with a page"),
         (
             {"clients": {"chat.carol": {"key": KEY}}, "chat": {"users": CAROL}},
-            "fleet_gateway.clients: 'chat.carol' is what users of the page for chats are called; say another",
+            "fleet_gateway.clients: 'chat.carol' is what users of the page for chats are called; choose another",
         ),
         ({"clients": {"chat": {"key": KEY}}, "chat": {}}, "fleet_gateway.clients: 'chat' is what users of the page"),
     ],

@@ -188,7 +188,7 @@ def test_the_adapters_of_a_server_are_names_that_clients_may_use() -> None:
     hosts = {"g1": planned(model("a", args=args)), "g2": planned(model("a", args=args[:3]), ip="10.0.0.2")}
     entries = fleet_entries(hosts, hosts, "gw")
     assert [one["adapters"] for one in entries] == [("sql", "law"), ("sql",)]
-    # One that only some servers have is no name of the gateway's, but a body could name it: a key of the base may not.
+    # An adapter of some servers is not a name of the gateway, but a body could name it: a key of the base may not.
     (backend,) = backends_of(entries, {})
     assert (backend.adapters, backend.partly) == (("sql",), ("law",))
     keys = {name: {"key": f"0123456789abcdef-{name}"} for name in ("all", "base", "both")}
@@ -320,7 +320,7 @@ def test_what_has_drifted_and_what_is_in_the_way() -> None:
         (
             {"8080": "nginx (pid 1)"},
             "abc",
-            "gw: fleet_gateway.port: 8080: nginx (pid 1) listens there; say another port",
+            "gw: fleet_gateway.port: 8080: nginx (pid 1) listens there; choose another port",
         ),
         ({"8405": "haproxy (pid 9)"}, "", "gw: fleet_gateway.metrics_port: 8405: haproxy (pid 9) listens there; say"),
     ):
@@ -329,7 +329,7 @@ def test_what_has_drifted_and_what_is_in_the_way() -> None:
     assert gateway_refusal({}, servers, {}, {**LIVE, "ports": {"8080": "haproxy (pid 9)"}}, "", "gw") == []
     beside = gateway_refusal({"port": servers[0]["port"]}, servers, {}, LIVE, "", servers[0]["host"])
     assert beside == [
-        f"g1: fleet_gateway.port: {servers[0]['port']}: model a of this host listens there; say another port"
+        f"g1: fleet_gateway.port: {servers[0]['port']}: model a of this host listens there; choose another port"
     ]
 
 
@@ -391,7 +391,7 @@ def test_the_plan_knows_that_a_model_has_the_gateways_port(key: str) -> None:
     for state, expected in (("started", 1), ("stopped", 0)):
         hosts = {"g1": plans.known(vllm_models=[{**entry, "state": state}], fleet_gateway=settings)}
         fleet = vllm_fleet_plan(hosts, ["g1"], [])
-        sentence = f"g1: fleet_gateway.{key}: 30001: model a of this host listens there; say another port"
+        sentence = f"g1: fleet_gateway.{key}: 30001: model a of this host listens there; choose another port"
         assert [one["message"] for one in fleet["errors"]] == [sentence] * expected
         assert vllm_fleet_summary(fleet)["failure"] == ("1 error, listed above" if expected else "")
 

@@ -130,9 +130,9 @@ def test_numbers_may_come_as_text() -> None:
 @pytest.mark.parametrize(
     ("wish", "fraction", "message"),
     [
-        (True, 0.5, "host_tuning_hugepages: True: a whole number of pages, 0 or more"),
-        (-1, 0.5, "host_tuning_hugepages: -1: a whole number of pages, 0 or more"),
-        ("64k", 0.5, "host_tuning_hugepages: '64k': a whole number of pages, 0 or more"),
+        (True, 0.5, "host_tuning_hugepages: True: an integer of pages, 0 or more"),
+        (-1, 0.5, "host_tuning_hugepages: -1: an integer of pages, 0 or more"),
+        ("64k", 0.5, "host_tuning_hugepages: '64k': an integer of pages, 0 or more"),
         (64, 50, "host_tuning_hugepages_max_fraction: 50: a number from 0 to 1, such as 0.5"),
         (64, "half", "host_tuning_hugepages_max_fraction: 'half': a number from 0 to 1, such as 0.5"),
         (64, "nan", "host_tuning_hugepages_max_fraction: 'nan': a number from 0 to 1, such as 0.5"),

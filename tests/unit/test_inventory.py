@@ -63,18 +63,18 @@ def test_every_input_of_the_roles_is_checked_and_their_defaults_are_right() -> N
         ("vllm_secrets", {"m": {"A": "s3cret\n"}}, "g: vllm_secrets: m: A must be one line of printable text"),
         ("vllm_model_defaults", [], "g: vllm_model_defaults []: must be a mapping of keys that every model takes"),
         ("vllm_catalog_dirs", ["/nowhere"], "g: vllm_catalog_dirs: /nowhere: no such folder"),
-        ("rollout_drain_timeout", "ten", "g: rollout_drain_timeout 'ten': must be a whole number of seconds from 1 to"),
+        ("rollout_drain_timeout", "ten", "g: rollout_drain_timeout 'ten': must be an integer of seconds from 1 to"),
         ("link_validation_env", {"A": "b\nc"}, 'g: link_validation_env {"A": "b\\nc"}: must be a mapping of environ'),
         ("model_weights_calibrate_endpoint", "hub", "g: model_weights_calibrate_endpoint 'hub': must be an address su"),
         ("fleet_stop_on_errors", "y", "g: fleet_stop_on_errors 'y': must be true or false"),
         ("host_tuning_iommu", True, "g: host_tuning_iommu true: must be auto, on or off, as a quoted text"),
-        ("host_tuning_hugepages", "many", "g: host_tuning_hugepages 'many': must be a whole number of pages from 0"),
+        ("host_tuning_hugepages", "many", "g: host_tuning_hugepages 'many': must be an integer of pages from 0"),
         ("host_tuning_governor", "a\nb", "g: host_tuning_governor 'a\\nb': must be a governor such as performance"),
         ("container_runtime_data_root", "data", "g: container_runtime_data_root 'data': must be an absolute path of"),
         ("container_runtime_data_root", None, "g: container_runtime_data_root (empty): must be an absolute path of"),
         ("container_runtime_http_proxy", "s3cret\nx", "g: container_runtime_http_proxy (hidden): must be a quoted te"),
         ("model_weights_tokens", {"hub": "s3cret\n"}, "g: model_weights_tokens (hidden): must be a mapping of hub, m"),
-        ("model_weights_parallel", 0, "g: model_weights_parallel 0: must be a whole number of files from 1 to 256"),
+        ("model_weights_parallel", 0, "g: model_weights_parallel 0: must be an integer of files from 1 to 256"),
         ("vllm_weights_endpoints", {"hub": "http://[x"}, 'g: vllm_weights_endpoints {"hub": "http://[x"}: must be'),
         ("vllm_secrets", {"x" * 999: 1}, "g: vllm_secrets: " + "'" + "x" * 79 + "...: must"),
         (
@@ -126,7 +126,7 @@ def test_right_values_pass_also_as_the_texts_of_extra_variables() -> None:
 def test_a_misspelt_variable_is_refused_with_the_nearest_one(name: str, near: str) -> None:
     prefix = next(one for one in PREFIXES if name.startswith(one))
     sentence = (
-        f"g: {name} is no variable of this toolkit; did you mean {near}?; names that begin with {prefix} are its own"
+        f"g: {name} is not a variable of this toolkit; did you mean {near}?; names that begin with {prefix} are its own"
     )
     assert inventory_refusal({name: 1, "my_own": 2, "__vllm_x": 3}, "g") == [sentence]
     fleet = vllm_fleet_plan({"g": known(**{name: 1})}, ["g"], [])
@@ -169,7 +169,7 @@ def test_secrets_of_no_model_are_told_although_another_hosts_models_cannot_be_re
     own = {"vllm_models": [{"name": "qwq"}]}
     assert of_two_hosts(**own, vllm_secrets={"qwq": {}, "phi": {}}) == []
     assert of_two_hosts(**own, vllm_secrets={"qwp": {}}) == [
-        f"g: vllm_secrets: qwp is no model of any host; did you mean qwq?; these could not be read: {UNDEFINED}"
+        f"g: vllm_secrets: qwp is not a model of any host; did you mean qwq?; these could not be read: {UNDEFINED}"
     ]
 
 

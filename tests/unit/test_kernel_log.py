@@ -189,10 +189,10 @@ def test_an_error_is_over_when_its_driver_is_loaded_anew_or_asks_for_no_recovery
         (
             Errors(0, "", ""),
             CardErrors("Xid 48"),
-            "Xid 48; it is out of service until its driver is loaded anew or",
+            "Xid 48; it is out of service until its driver is loaded again or",
             "",
         ),
-        (None, CardErrors("Xid 48", "Xid 63"), "Xid 48; it is out of service until its driver is loaded anew or", ""),
+        (None, CardErrors("Xid 48", "Xid 63"), "Xid 48; it is out of service until its driver is loaded again or", ""),
         (Errors(0, "", "None"), CardErrors("Xid 48"), "", "Xid 48; its driver asks for no recovery now"),
         (Errors(0, "", "None"), CardErrors("a", "b"), "", "a; its driver asks for no recovery now; b"),
         (

@@ -39,9 +39,9 @@ MODEL |= {"launch_profile": "vllm"}
         ({"retention": 3}, "retention: is not a known name; did you mean retention_gib or retention_days?"),
         ({"port": 0}, "fleet_monitoring.port: 0 is not an integer from 1 to 65535"),
         ({"interval_s": 1}, "fleet_monitoring.interval_s: 1 is not an integer of seconds from 5 to 60"),
-        ({"port": 9093}, "fleet_monitoring.alertmanager_port: 9093 is port too; say another"),
+        ({"port": 9093}, "fleet_monitoring.alertmanager_port: 9093 is port too; choose another"),
         ({"hosts": []}, "fleet_monitoring.hosts: [] is not a list of hosts; leave it out for all"),
-        ({"hosts": ["aa"]}, "fleet_monitoring.hosts: 'aa' is no host of the inventory"),
+        ({"hosts": ["aa"]}, "fleet_monitoring.hosts: 'aa' is not a host of the inventory"),
         ({"files_only": "/etc/prometheus"}, "the absolute path must end in /gaudi-serve"),
         ({"alertmanager": "token"}, "fleet_monitoring.alertmanager: (hidden): is not a mapping"),
         (
@@ -55,7 +55,7 @@ MODEL |= {"launch_profile": "vllm"}
         ),
         ({"thresholds": {"drained_s": 7200.5}}, "drained_s: 7200.5 is not an integer number of seconds"),
         ({"alertmanager": {"receiver": []}}, "receiver: is not a known name; did you mean receivers?"),
-        ({"runbooks": "wiki"}, "fleet_monitoring.runbooks: 'wiki' is no address of a page"),
+        ({"runbooks": "wiki"}, "fleet_monitoring.runbooks: 'wiki' is not an address of a page"),
     ],
 )
 def test_a_mistake_in_the_settings_is_one_sentence(given: Any, sentence: str) -> None:
@@ -367,8 +367,8 @@ def test_a_port_that_is_taken_is_refused_before_anything(live: dict[str, Any]) -
     assert monitoring.monitoring_refusal(live, want, told, {}, "p") == []
     live["ports"]["9093"] = "prometheus-aler (pid 99)"
     assert monitoring.monitoring_refusal(live, want, told, {9090: "model qwq"}, "p") == [
-        "p: fleet_monitoring.port: 9090: model qwq listens there; say another port",
-        "p: fleet_monitoring.alertmanager_port: 9093: prometheus-aler (pid 99) listens there; say another port",
+        "p: fleet_monitoring.port: 9090: model qwq listens there; choose another port",
+        "p: fleet_monitoring.alertmanager_port: 9093: prometheus-aler (pid 99) listens there; choose another port",
     ]
 
 

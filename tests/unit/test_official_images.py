@@ -26,7 +26,7 @@ def planned(host: dict[str, Any], release: str = "", **model: Any) -> dict[str, 
     [
         ("cuda", "", "vllm/vllm-openai:v0.33.0"),
         ("cuda", "0.32.1", "vllm/vllm-openai:v0.32.1"),
-        # What a fleet says for its Gaudi hosts is no release of vLLM.
+        # What a fleet says for its Gaudi hosts is not a release of vLLM.
         ("cuda", "1.24.1", "vllm/vllm-openai:v0.33.0"),
         ("rocm", "", "vllm/vllm-openai-rocm:v0.33.0-rocm72"),
         ("rocm", "0.32.0", "vllm/vllm-openai-rocm:v0.32.0"),
@@ -136,7 +136,7 @@ def test_an_official_image_is_brought_and_any_other_is_refused() -> None:
 def test_an_option_of_a_newer_vllm_is_refused_for_an_older_image() -> None:
     plan = planned(host_of("cuda"), image="vllm/vllm-openai:v0.32.0", monokernel=True)
     assert [one["message"] for one in plan["errors"]] == [
-        "g: model m: monokernel true: is no option of vLLM for CUDA 0.32.0"
+        "g: model m: monokernel true: is not an option of vLLM for CUDA 0.32.0"
     ]
     assert planned(host_of("cuda"), monokernel=True)["errors"] == []
 

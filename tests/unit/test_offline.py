@@ -159,7 +159,7 @@ def test_each_run_of_a_site_looks_at_the_mirror() -> None:
 
 
 class Quiet(SimpleHTTPRequestHandler):
-    """Serves files without a word."""
+    """Serves files silently."""
 
     def log_message(self, *_: Any) -> None:
         """Say nothing."""
@@ -205,7 +205,7 @@ def test_a_mirror_that_is_another_one_or_silent_is_told(site: Any, tmp_path: Pat
     certificate.make(tmp_path / "other.pem", "127.0.0.1")
     other = certificate.read(tmp_path / "other.pem")["text"]
     assert "certificate verify failed" in read(url, other, "x")["problem"]
-    assert read(url, "nothing", "x")["problem"] == "its authority is no certificate in PEM"
+    assert read(url, "nothing", "x")["problem"] == "its authority is not a certificate in PEM"
     assert read("https://127.0.0.1:9", other, "x")["problem"].startswith("it cannot be reached: ")
 
 

@@ -123,7 +123,7 @@ def test_a_rollout_leaves_what_is_left_of_its_plan() -> None:
     half = page(parts | {"rollout": {"waves": waves, "hosts": {"g1": proven}}})
     assert [host["state"] for host in half["hosts"]] == ["good", "changes", "changes"]
     assert {row["host"] for row in half["timeline"]["rows"]} == {"g2", "gateway"}
-    back = {"outcome": "rolled_back", "why": "m is slower", "text": "g2 has not proven itself"}
+    back = {"outcome": "rolled_back", "why": "m is slower", "text": "g2 failed its checks"}
     failed = page(parts | {"rollout": {"waves": waves, "hosts": {"g1": proven, "g2": back}}})
     assert failed["verdict"]["sentence"] == "The rollout stopped at g2."
     assert [host["state"] for host in failed["hosts"]] == ["good", "changes", "changes"]
@@ -147,8 +147,8 @@ def test_kept_benchmarks_are_read_and_a_broken_line_is_told(tmp_path: Path) -> N
     path.write_text(path.read_text() + "{broken\n" + json.dumps({"date": "x"}) + "\n")
     document = page({}, str(folder))
     assert document["missing"] == [
-        f"{path}: line {count + 1}: is no JSON; it is left out",
-        f"{path}: line {count + 2}: host null is no text; it is left out",
+        f"{path}: line {count + 1}: is not JSON; it is left out",
+        f"{path}: line {count + 2}: host null is not a text; it is left out",
     ]
     titles = [one["title"] for one in document["charts"]]
     assert titles == ["qwq-32b: Output", "qwq-32b: Time to first token, median", "qwq-32b: output over load"]

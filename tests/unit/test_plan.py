@@ -227,7 +227,7 @@ def test_an_option_that_profile_and_model_set_is_warned_of_with_the_one_in_force
 def test_options_are_those_of_the_release() -> None:
     wish = model(all2all_backend="naive")
     (error,) = vllm_plan([wish], gaudi_host(), host_name="g")["errors"]
-    assert error["message"] == ("g: model qwq: all2all_backend 'naive': is no option of the vLLM of release 1.21.3")
+    assert error["message"] == ("g: model qwq: all2all_backend 'naive': is not an option of the vLLM of release 1.21.3")
     assert vllm_plan([wish], gaudi_host(), release="1.23.0")["errors"] == []
     assert vllm_plan([model(override_pooler_config={"pooling_type": "MEAN"})], gaudi_host())["errors"] == []
 

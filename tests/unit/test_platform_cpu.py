@@ -189,7 +189,7 @@ Z16, POWER, RISCV = facts("s390x", "vxe2"), facts("ppc64le"), facts("riscv64")
         (RISCV, {}, {"image": "docker.io/vllm/vllm-openai-cpu:latest"}, "image", "vLLM publishes none"),
         (GRAVITON3, {}, {"image": "vllm/vllm-openai-cpu:v0.33.0-x86_64"}, "image", "for Arm ends with -arm64"),
         (AVX512, {}, {"image": "vllm/vllm-openai-cpu:v0.33.0-arm64"}, "image", "for x86 ends with -x86_64"),
-        (AVX512, {}, {"distributed_executor_backend": "ray"}, "distributed_executor_backend", "or say mp"),
+        (AVX512, {}, {"distributed_executor_backend": "ray"}, "distributed_executor_backend", "or set mp"),
         (AVX512, {}, {"pipeline_parallel_size": 2, "nnodes": 2}, "nnodes", "one host alone"),
         ({"accelerator": "cpu"}, {}, {"distributed_executor_backend": "ray"}, "distributed_executor_backend", "leave"),
     ],

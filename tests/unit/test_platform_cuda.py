@@ -239,7 +239,7 @@ def test_an_error_in_the_kernel_s_log_takes_a_card_out_until_a_boot(machine: Any
     log = (HALTED, xid(31, 0x18, "pid=7, name=python3, MMU Fault"), xid(94, 0x19, "Contained: SM (0x1)"))
     found = machine(*[card("A100", number) for number in range(3)], log=log, **OLD)
     assert [module["problem"] for module in found["modules"]] == [
-        f"{HALTED_TEXT}; it is out of service until its driver is loaded anew or the host boots",
+        f"{HALTED_TEXT}; it is out of service until its driver is loaded again or the host boots",
         None,
         None,
     ]
@@ -257,7 +257,7 @@ def test_a_newer_driver_says_whether_a_card_still_needs_a_reset(machine: Any) ->
     first, second, third = machine(*cards, log=log)["modules"]
     assert (first["problem"], first["sick"]) == (None, f"{HALTED_TEXT}; its driver asks for no recovery now")
     assert second["problem"].startswith("its driver asks for a recovery (Reset), after Xid 95 (uncontained error of")
-    assert third["problem"].endswith("until its driver is loaded anew or the host boots")
+    assert third["problem"].endswith("until its driver is loaded again or the host boots")
     # That the log has nothing of it, such as after it was cut, changes nothing.
     assert machine(*cards)["modules"][1]["problem"].startswith("its driver asks for a recovery (Reset); it is out")
 
@@ -386,12 +386,12 @@ FP4 = {"format": "nvfp4-pack-quantized", "config_groups": {"a": {"weights": {"ty
             "T4",
             None,
             {"dtype": "bfloat16"},
-            "dtype: needs compute capability 8.0 or more, and card 0 (Tesla T4) has 7.5; say dtype: float16",
+            "dtype: needs compute capability 8.0 or more, and card 0 (Tesla T4) has 7.5; set dtype: float16",
         ),
         ("T4", None, {"dtype": "float16"}, None),
-        ("T4", {"model_type": "gemma3"}, {"dtype": "bfloat16"}, "has 7.5; say dtype: float32"),
+        ("T4", {"model_type": "gemma3"}, {"dtype": "bfloat16"}, "has 7.5; set dtype: float32"),
         ("T4", {"model_type": "gemma2"}, {"dtype": "float16"}, "dtype: overflows in a model of kind gemma2, so that"),
-        ("L4", {"model_type": "glm4"}, {"dtype": "float16"}, "so that vLLM refuses it; say dtype: bfloat16"),
+        ("L4", {"model_type": "glm4"}, {"dtype": "float16"}, "so that vLLM refuses it; set dtype: bfloat16"),
         ("L4", {"model_type": "gemma3"}, {}, None),
         ("L4", None, {"dtype": "bfloat16"}, None),
         ("T4", None, {"kv_cache_dtype": "fp8"}, "kv_cache_dtype: needs compute capability 8.0 or more"),
@@ -617,7 +617,7 @@ def planned_on(kind: str, **spec: Any) -> dict[str, Any]:
 def test_a_plan_refuses_and_warns_of_what_its_card_cannot_do() -> None:
     plan = planned_on("T4", weights="/m/x", dtype="bfloat16")
     assert [one["message"] for one in plan["errors"]] == [
-        "g: model m: dtype 'bfloat16': needs compute capability 8.0 or more, and card 0 (Tesla T4) has 7.5; say dtype: "
+        "g: model m: dtype 'bfloat16': needs compute capability 8.0 or more, and card 0 (Tesla T4) has 7.5; set dtype: "
         "float16"
     ]
     plan = planned_on("T4", weights="/m/x", config={"torch_dtype": "bfloat16"})

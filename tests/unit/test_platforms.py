@@ -514,7 +514,7 @@ MEASURING = {"image": "vllm:1", "env": {"NCCL_DEBUG": "WARN"}, "nodes": 1, "node
 
 
 def measuring(name: str) -> tuple[Host, list[dict[str, Any]]]:
-    """Return a host after a boot that has numbered its two cards anew, and the measurements of their links."""
+    """Return a host after a boot that has numbered its two cards again, and the measurements of their links."""
     facts = facts_of(name)
     for module, index in zip(facts["modules"], (6, 4), strict=False):
         module["index"] = index

@@ -69,7 +69,7 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ),
     (
         strategy("lin", DECODE_BLOCK__STEP=0),
-        "VLLM_DECODE_BLOCK_BUCKET_STEP: 0 is no step: the server stops at start; write 1 or more",
+        "VLLM_DECODE_BLOCK_BUCKET_STEP: 0 is not a step: the server stops at start; write 1 or more",
     ),
     (
         strategy("pad", DECODE_BS__STEP=0),
@@ -91,7 +91,7 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ),
     (
         strategy("exp", DECODE_BS__MAX=10**13),
-        "VLLM_DECODE_BS_BUCKET_MAX: '10000000000000' is not a whole number up to 1000000000000",
+        "VLLM_DECODE_BS_BUCKET_MAX: '10000000000000' is not an integer up to 1000000000000",
     ),
     (
         strategy("exponential"),
@@ -123,7 +123,8 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ),
     (
         server(mamba_chunk_size=256, max_num_batched_tokens=2000),
-        "max_num_batched_tokens: 2000 is no multiple of mamba_chunk_size 256: the server stops at start; 1792 is one",
+        "max_num_batched_tokens: 2000 is not a multiple of mamba_chunk_size 256: the server stops at start; "
+        "1792 is one",
     ),
     (
         strategy("lin", PROMPT_QUERY__MIN=4097, PROMPT_QUERY__STEP=4100, PROMPT_QUERY__MAX=8000, PROMPT_CTX__MAX=1),
@@ -156,7 +157,7 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
         "strategy: 'lin' is not what env chooses, which is exp; set VLLM_BUCKETING_STRATEGY, or leave strategy out",
     ),
     (server(max_num_sequences=1), "max_num_sequences: is not a known name; did you mean max_num_seqs"),
-    ({**server(), "block_size": None}, "block_size: is required: a whole number from 1 to 1000000000000"),
+    ({**server(), "block_size": None}, "block_size: is required: an integer from 1 to 1000000000000"),
     (server(skip_decode_block_clamp="yes"), "skip_decode_block_clamp: 'yes' is not true or false"),
     ({key: value for key, value in SERVER.items() if key != "env"}, "env: is required: a mapping of environment"),
 ]
@@ -174,8 +175,8 @@ FORM = "a line is a tuple such as (1, [256, 512], range(0, 8, 4)): a number, lis
 @pytest.mark.parametrize(
     ("line", "message"),
     [
-        ("[1, 256, 0]", f"'[1, 256, 0]' is no tuple of three; {FORM}"),
-        ("(1, 256)", f"'(1, 256)' is no tuple of three; {FORM}"),
+        ("[1, 256, 0]", f"'[1, 256, 0]' is not a tuple of three; {FORM}"),
+        ("(1, 256)", f"'(1, 256)' is not a tuple of three; {FORM}"),
         ("(1, 256 0)", f"'(1, 256 0)' is none that the server reads; {FORM}"),
         ("(" * 9999, "'((((("),
         ("range (1, 2), 3, 4", "'range (1, 2), 3, 4' is none that the server reads"),
@@ -247,8 +248,8 @@ def test_too_many_plugin_buckets_are_refused_before_they_are_made(asked: dict[st
         ("prompt", "shape: 'prompt' is not a mapping"),
         ([PROMPT, None], "shape[1]: is required: a mapping with phase"),
         ({**PROMPT, "phase": "x"}, "shape.phase: 'x' is not one of prompt, decode"),
-        ({"phase": "prompt", "batch": 1, "query": 1}, "shape.ctx: is required: a whole number from 0"),
-        ({**DECODE, "batch": 0}, "shape.batch: 0 is not a whole number from 1"),
+        ({"phase": "prompt", "batch": 1, "query": 1}, "shape.ctx: is required: an integer from 0"),
+        ({**DECODE, "batch": 0}, "shape.batch: 0 is not an integer from 1"),
         ({**DECODE, "ctx": 0}, "shape of a decode step: ctx: is not a known name"),
         ({**DECODE, "seed_buckets": 1}, "shape.seed_buckets: 1 is not true or false"),
     ],

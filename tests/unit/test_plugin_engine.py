@@ -103,7 +103,7 @@ def test_blocks_by_which_a_server_dies_in_warm_up_are_refused_with_what_fits() -
     [
         (
             {"speculative_config": '{"method": "ngram", "num_speculative_tokens": "3"}'},
-            "must say num_speculative_tokens, a whole number from 1 to 1024: buckets follow from it",
+            "must say num_speculative_tokens, an integer from 1 to 1024: buckets follow from it",
         ),
         (
             {"speculative_config": {"method": "medusa", "model": "/m", "num_speculative_tokens": 2}},
@@ -114,14 +114,14 @@ def test_blocks_by_which_a_server_dies_in_warm_up_are_refused_with_what_fits() -
             {"bucketing": {"strategy": "lin"}, "max_num_seqs": 256, "max_model_len": 40960, "warmup_budget_minutes": 9},
             "graphs); lower max_num_seqs or max_model_len, take bucketing.strategy exp or file, or allow more minutes",
         ),
-        ({"dtype": "float16"}, "dtype 'float16': the plugin would serve in bfloat16 without a word"),
-        ({"dtype": "float32"}, "dtype 'float32': the plugin would serve in bfloat16 without a word"),
+        ({"dtype": "float16"}, "dtype 'float16': the plugin would serve in bfloat16 silently"),
+        ({"dtype": "float32"}, "dtype 'float32': the plugin would serve in bfloat16 silently"),
         ({"dtype": "fp8"}, "dtype 'fp8': FP8 weights are served as they are with bfloat16"),
         ({"dtype": "awq"}, "dtype 'awq': the weights themselves say how they are quantised"),
         ({"max_num_batched_tokens": 16}, "max_num_batched_tokens 16: is below max_num_seqs 32"),
         (
             {"kv_cache_dtype": "fp8_e4m3"},
-            "kv_cache_dtype 'fp8_e4m3': is no cache of the plugin: the server stops; say fp8_inc",
+            "kv_cache_dtype 'fp8_e4m3': is not a cache of the plugin: the server stops; set fp8_inc",
         ),
         ({"quantization": "inc"}, "quantization 'inc': needs QUANT_CONFIG in env"),
         (
@@ -132,7 +132,7 @@ def test_blocks_by_which_a_server_dies_in_warm_up_are_refused_with_what_fits() -
         ({"device": "hpu"}, "device 'hpu': is an option of the fork alone: the server stops at it; leave it out"),
         (
             {"max_num_prefill_seqs": 4},
-            "max_num_prefill_seqs 4: is an option of the fork alone: the server stops at it; say bucketing: {pro",
+            "max_num_prefill_seqs 4: is an option of the fork alone: the server stops at it; set bucketing: {pro",
         ),
         ({"task": "embed"}, "task 'embed': is an option of the fork alone: the server stops at it; a model without"),
         (
@@ -150,7 +150,7 @@ def test_blocks_by_which_a_server_dies_in_warm_up_are_refused_with_what_fits() -
         ({"bucketing": {"strategy": "pad", "decode_batch": {}}}, "has 'decode_batch', which is none of strategy, file"),
         (
             {"bucketing": {"strategy": "pad", "decode_bs": {"min": "8k"}}},
-            "must have whole numbers from 0 for min",
+            "must have integers from 0 for min",
         ),
         (
             {"bucketing": {"strategy": "file", "file": FILE.replace("8192", "4096")}},
@@ -453,7 +453,7 @@ def test_ranges_that_go_far_beyond_the_blocks_of_the_cards_are_told_with_what_wo
     assert (
         f" blocks{written}, and the cards hold {held}: with prefix caching no step needs more than {3 * held}" in told
     )
-    assert told.endswith(f"; say {named} {3 * held}, or enable_prefix_caching: false")
+    assert told.endswith(f"; set {named} {3 * held}, or enable_prefix_caching: false")
     done = {KEY: 3 * held} if env else {}
     said["decode_block"] |= {} if env else {"max": 3 * held}
     for more in ({"bucketing": said, "env": done}, {"bucketing": said, "env": done, "enable_prefix_caching": False}):
@@ -468,7 +468,7 @@ def test_ranges_beyond_the_blocks_without_shared_ones_need_no_more_than_there_ar
     held = model["memory"]["num_hpu_blocks"]
     (told,) = [text for text in model["warnings"] if "die in warm-up" in text]
     ends = (
-        f"no step needs more than {held}, and the server may die in warm-up; say bucketing.decode_block.max {held}, or "
+        f"no step needs more than {held}, and the server may die in warm-up; set bucketing.decode_block.max {held}, or "
     )
     assert told.endswith(f"the cards hold {held}: {ends}leave VLLM_CONTIGUOUS_PA out of env")
 

@@ -106,7 +106,7 @@ VERSIONS: list[dict[str, Any]] = [
 @pytest.mark.parametrize(
     ("version", "sentence"),
     [
-        (0.26, "vllm_version: 0.26 is no version of vLLM, such as '0.26.0'"),
+        (0.26, "vllm_version: 0.26 is not a version of vLLM, such as '0.26.0'"),
         ("0.9.2", "vllm_version: '0.9.2' is before 0.10.1, the first with the plugin's buckets"),
     ],
 )

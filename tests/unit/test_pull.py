@@ -29,7 +29,7 @@ class Engine(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
     asked: list[tuple[str, dict[str, list[str]], dict[str, str]]]
     answer: tuple[int, list[Any]]
-    # What it says to everything that is no pull.
+    # What it says to everything that is not a pull.
     named: tuple[int, list[Any]] = (200, [])
     breaks_off = False
 
@@ -87,7 +87,7 @@ def test_the_engine_gets_name_and_login(engine: Any) -> None:
     [
         ((404, [{"message": "no basic auth canary"}]), "no basic auth (hidden)"),
         ((200, [PROGRESS, {"error": "denied"}]), "denied"),
-        ((500, []), "the engine refused it without a word"),
+        ((500, []), "the engine refused it silently"),
     ],
 )
 def test_what_it_refuses_is_told_without_the_password(answer: Any, said: str, engine: Any) -> None:

@@ -40,11 +40,11 @@ def test_what_each_host_has_a_way_of_its_own_to_is_not_sent(yes: Any) -> None:
 
 
 def test_a_host_that_is_none_and_two_that_bring_are_refused() -> None:
-    assert shared([], "c")["refusal"] == ["b: vllm_image_from_host 'c': is no host of the inventory, which has a, b"]
+    assert shared([], "c")["refusal"] == ["b: vllm_image_from_host 'c': is not a host of the inventory, which has a, b"]
     built = {"name": "z:1-0", "alias": "z", "build": "gaudi", "build_host": "b"}
     assert shared([built], "a")["refusal"] == [
         "b: vllm_image_from_host 'a': image z:1-0 has build_host 'b': one host brings images for all; "
-        "leave build_host out, or say the same host in both"
+        "leave build_host out, or set the same host in both"
     ]
     # A host that is not to build anything may have an old word there.
     assert shared([{**built, "build": "cpu"}], "a")["refusal"] == []
@@ -100,7 +100,7 @@ def test_keys_are_files_of_root_and_gone_afterwards(tmp_path: Path, monkeypatch:
         pass
     folder.mkdir()
     (folder / "ca.crt").write_text("the owner's")
-    told = "is there and not the toolkit's; say another vllm_image_serve_port"
+    told = "is there and not the toolkit's; choose another vllm_image_serve_port"
     with pytest.raises(InputError, match=told), registry.trusted(client):
         pass
     assert (folder / "ca.crt").read_text() == "the owner's"

@@ -65,7 +65,7 @@ def test_what_a_run_would_trip_over_later_is_refused_now() -> None:
 def test_errors_of_the_plan_are_reasons() -> None:
     plan = planned(model(port=0))
     assert sentences(plan, DEBIAN, gaudi_host(driver_version="1.21.0")) == [
-        "gaudi01: model qwq: port 0: must be a whole number from 1 to 65535"
+        "gaudi01: model qwq: port 0: must be an integer from 1 to 65535"
     ]
 
 
@@ -108,7 +108,7 @@ def test_a_variable_stands_once_in_a_container() -> None:
     assert sentences(plan, DEBIAN, host, host_name="gaudi01", secrets=secrets) == [
         "gaudi01: model qwq: vllm_secrets: A is set by the model's launch too; a container takes one of the two, so "
         "say it in one place",
-        "gaudi01: model qwq: vllm_secrets: HABANA_VISIBLE_DEVICES must not be set: the plan chooses the cards; say "
+        "gaudi01: model qwq: vllm_secrets: HABANA_VISIBLE_DEVICES must not be set: the plan chooses the cards; set "
         "module_ids",
     ]
     assert sentences(plan, DEBIAN, host, secrets={"qwq": {"B": "s3cret"}}) == []

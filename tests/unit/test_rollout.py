@@ -1,4 +1,4 @@
-"""In which order a rollout changes hosts, what it refuses, and when a host has not proven itself."""
+"""In which order a rollout changes hosts, what it refuses, and when a host failed its checks."""
 
 from __future__ import annotations
 
@@ -142,22 +142,22 @@ def test_hosts_that_are_done_are_passed_over_and_drained_ones_are_not() -> None:
 @pytest.mark.parametrize(
     ("variables", "message"),
     [
-        ({"rollout_canary": "g9"}, "rollout_canary: 'g9' is no host of this run; there are g1, g2, gw"),
+        ({"rollout_canary": "g9"}, "rollout_canary: 'g9' is not a host of this run; there are g1, g2, gw"),
         ({"rollout_serial": "0%"}, "rollout_serial: '0%' is neither a number of hosts nor a part of all, such as 20%"),
         ({"rollout_serial": 0}, "rollout_serial: 0 is neither a number of hosts nor a part of all, such as 20%"),
         ({"rollout_tolerance": 1.2}, "rollout_tolerance: 1.2 is not a number from 0 to 1: the part of what a host did"),
         ({"rollout_tolerance": "x"}, "rollout_tolerance: 'x' is not a number from 0 to 1: the part of what a host did"),
-        ({"rollout_drain_timeout": "soon"}, "rollout_drain_timeout: 'soon' is not a whole number from 1 to 86400"),
-        ({"rollout_reconnect_timeout": 0}, "rollout_reconnect_timeout: 0 is not a whole number from 1 to 86400"),
+        ({"rollout_drain_timeout": "soon"}, "rollout_drain_timeout: 'soon' is not an integer from 1 to 86400"),
+        ({"rollout_reconnect_timeout": 0}, "rollout_reconnect_timeout: 0 is not an integer from 1 to 86400"),
         ({"rollout_approved": "sure"}, "rollout_approved: 'sure' is not true or false"),
-        ({"rollout_aproved": True}, "rollout_aproved: is no variable of a rollout; did you mean rollout_approved?"),
+        ({"rollout_aproved": True}, "rollout_aproved: is not a variable of a rollout; did you mean rollout_approved?"),
         (
             {"rollout_drain_command": ["lb", "x"], "rollout_ready_command": "x"},
-            'rollout_drain_command: ["lb", "x"] is no command; write program and arguments as one text',
+            'rollout_drain_command: ["lb", "x"] is not a command; write program and arguments as one text',
         ),
         (
             {"rollout_drain_command": " ", "rollout_ready_command": " "},
-            "rollout_drain_command: ' ' is no command; write program and arguments as one text",
+            "rollout_drain_command: ' ' is not a command; write program and arguments as one text",
         ),
         ({"rollout_drain_command": "x"}, "rollout_drain_command and rollout_ready_command: one without the other"),
     ],
@@ -181,7 +181,7 @@ def test_figures_of_a_host_are_told_beside_those_of_before() -> None:
     before, after = {"m": {"tokens_s": 500.0, "first_token_s": 0.1}}, {"m": {"tokens_s": 450.0, "first_token_s": 0.12}}
     lines = verified_text("h1", before, after).split("\n")
     assert lines == [
-        "h1 serves with the change, and has proven itself:",
+        "h1 serves with the change, and passed its checks:",
         "m: 450 tokens a second (500 before), first token after 0.12 s (0.1 before)",
     ]
     assert "before" not in verified_text("h1", {}, after)
@@ -242,7 +242,7 @@ def test_a_restart_on_several_hosts_at_once_is_found() -> None:
 def test_a_host_proves_itself_with_figures() -> None:
     after = {"a": {"first_token_s": 0.5, "tokens_s": 100.0}, "new": {"first_token_s": 0.1, "tokens_s": 7.0}}
     assert verified_text("g1", {"a": {"first_token_s": 0.4, "tokens_s": 90.0}}, after).splitlines() == [
-        "g1 serves with the change, and has proven itself:",
+        "g1 serves with the change, and passed its checks:",
         "a: 100 tokens a second (90 before), first token after 0.5 s (0.4 before)",
         "new: 7 tokens a second, first token after 0.1 s",
     ]

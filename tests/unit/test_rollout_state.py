@@ -162,7 +162,7 @@ def test_what_is_left_as_data_of_a_host_that_serves() -> None:
         "outcome": "verified",
         "before": BEFORE,
         "after": BEFORE,
-        "text": "h1 serves with the change, and has proven itself:\n"
+        "text": "h1 serves with the change, and passed its checks:\n"
         "m: 500 tokens a second (500 before), first token after 0.1 s (0.1 before)",
     }
 
@@ -175,7 +175,7 @@ AGAIN = "It serves again what served before; the other hosts of later waves are 
     [
         (
             path(*CHANGE, "fail", "restore", fail={"result": {"msg": "no model\nRuntimeError: a\nb"}}),
-            "h2 has not proven itself, and the rollout stops: Verify | Ask every model: no model. "
+            "h2 failed its checks, and the rollout stops: Verify | Ask every model: no model. "
             f"{AGAIN}\nRuntimeError: a\nb",
         ),
         # Another run has locked the host: whose that is stands in the place of the task.
@@ -207,13 +207,13 @@ AGAIN = "It serves again what served before; the other hosts of later waves are 
         ),
         (
             path(*CHANGE, "fail", "give_up"),
-            "h2 has not proven itself, and the rollout stops: Verify | Ask every model: nonsense. It could not be "
+            "h2 failed its checks, and the rollout stops: Verify | Ask every model: nonsense. It could not be "
             "taken back, and stays drained: Roll back | Ask every model: no answer; run this again",
         ),
         # Lost once more while it was rolled back.
         (
             path(*CHANGE, "fail", "lose"),
-            "h2 has not proven itself, and the rollout stops: Verify | Ask every model: nonsense. It could not be "
+            "h2 failed its checks, and the rollout stops: Verify | Ask every model: nonsense. It could not be "
             f"taken back, and stays drained: {LOST}; run this again",
         ),
     ],

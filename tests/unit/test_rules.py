@@ -253,17 +253,17 @@ def test_a_gateway_knows_a_model_by_its_name_for_clients() -> None:
 @pytest.mark.parametrize(
     ("slo", "message"),
     [
-        ({"ttft_s": 3}, "m: slo.ttft_s: 3 is no limit of vLLM's histogram; the nearest is 2.5 or 5"),
-        ({"itl_s": 0.12}, "m: slo.itl_s: 0.12 is no limit of vLLM's histogram; the nearest is 0.1 or 0.15"),
-        ({"itl_s": 0}, "m: slo.itl_s: 0 is no limit of vLLM's histogram; the nearest is 0.01"),
-        ({"itl_s": 100}, "m: slo.itl_s: 100 is no limit of vLLM's histogram; the nearest is 80"),
+        ({"ttft_s": 3}, "m: slo.ttft_s: 3 is not a limit of vLLM's histogram; the nearest is 2.5 or 5"),
+        ({"itl_s": 0.12}, "m: slo.itl_s: 0.12 is not a limit of vLLM's histogram; the nearest is 0.1 or 0.15"),
+        ({"itl_s": 0}, "m: slo.itl_s: 0 is not a limit of vLLM's histogram; the nearest is 0.01"),
+        ({"itl_s": 100}, "m: slo.itl_s: 100 is not a limit of vLLM's histogram; the nearest is 80"),
         ({"ttft_s": "2.5"}, "m: slo.ttft_s: '2.5' is not a number of seconds"),
         ({"ttft_s": float("nan")}, "m: slo.ttft_s: NaN is not a number of seconds"),
         ({"ttft_s": None}, "m: slo.ttft_s: is not a number of seconds"),
         ({"errors": 1}, "m: slo.errors: 1 is not a part between 0 and 1, both excluded"),
         ({"errors": True}, "m: slo.errors: true is not a part between 0 and 1, both excluded"),
         ({"share": 0.9, "errors": 0.1}, "m: slo.share: 0.9 has no meaning without ttft_s or itl_s"),
-        ({"ttft": 1}, "m: slo: 'ttft' is no objective; known are ttft_s, itl_s, errors, share"),
+        ({"ttft": 1}, "m: slo: 'ttft' is not an objective; known are ttft_s, itl_s, errors, share"),
         ([1], "m: slo: [1] is not a mapping of objectives, such as {ttft_s: 2.5}"),
     ],
 )
@@ -283,7 +283,7 @@ def test_thresholds() -> None:
 @pytest.mark.parametrize(
     ("thresholds", "message"),
     [
-        ({"ttft": 2}, "fleet_monitoring.thresholds: 'ttft' is no threshold; known are restarts, start_factor"),
+        ({"ttft": 2}, "fleet_monitoring.thresholds: 'ttft' is not a threshold; known are restarts, start_factor"),
         ({"ttft_p95_s": 0}, "fleet_monitoring.thresholds.ttft_p95_s: 0 is not a number above 0, and 1e+12 at most"),
         (
             {"kv_cache_ratio": 95},

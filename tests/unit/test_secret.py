@@ -126,7 +126,7 @@ def test_secrets_of_a_model_that_no_host_has_are_refused() -> None:
         "a": {"vllm_models": [model()], "vllm_secrets": {"qwq": {}, "other": {}, "qwk": {}}},
         "b": {"vllm_models": [model(name="other")]},
     }
-    sentence = "a: vllm_secrets: qwk is no model of any host; did you mean qwq?"
+    sentence = "a: vllm_secrets: qwk is not a model of any host; did you mean qwq?"
     assert inventory_refusal({**hosts["a"], "hostvars": hosts}, "a") == [sentence]
     fleet = vllm_fleet_plan({"a": known(**hosts["a"]), "b": known(**hosts["b"])}, ["a", "b"], [])
     assert [(error["key"], error["message"]) for error in fleet["errors"]] == [("vllm_secrets", sentence)]

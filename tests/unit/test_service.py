@@ -134,7 +134,7 @@ def test_withdrawn_secret_is_removed(models: list[dict[str, Any]]) -> None:
     [
         ("s3cret", "gaudi01: vllm_secrets: must be a mapping of models"),
         ({"qwq": "s3cret"}, "gaudi01: vllm_secrets: qwq: must be a mapping of environment variables"),
-        ({"qwq": {"A B": "s3cret"}}, "gaudi01: vllm_secrets: qwq: 'A B' is no name of a variable"),
+        ({"qwq": {"A B": "s3cret"}}, "gaudi01: vllm_secrets: qwq: 'A B' is not a name of a variable"),
         ({"qwq": {"A": "s3cret\nB=1"}}, "gaudi01: vllm_secrets: qwq: A must be one line of printable text"),
         (
             {"qwq": {"A": ""}},
@@ -224,8 +224,8 @@ def test_one_model_of_a_fleet_is_named_or_refused() -> None:
     assert service.model_refusal("qw", fleet, ["a"])[0].endswith("; did you mean qwq?")
     assert service.model_refusal("qwq", fleet, ["b"]) == ["model 'qwq': no host has it; no model is served on b"]
     assert service.model_refusal("qwq", fleet, ["a"], {"lines": "all", "restart_timeout": "0"}) == [
-        "lines must be a whole number from 1 to 9999999; it is 'all'",
-        "restart_timeout must be a whole number from 1 to 9999999; it is '0'",
+        "lines must be an integer from 1 to 9999999; it is 'all'",
+        "restart_timeout must be an integer from 1 to 9999999; it is '0'",
     ]
 
 
@@ -435,7 +435,7 @@ def test_a_model_that_has_lost_a_file_is_not_restarted_by_hand(lost: tuple[str, 
     assert service.model_refusal("qwq", {"a": {"gaudi_services": found}}, ["a"]) == []
     assert service.restart_refusal(found, "qwq", "gaudi01") == [
         f"gaudi01: model qwq: its {words} is missing or empty, so a restart would end its server and start none; "
-        "run playbooks/models.yml, which writes it anew and lets the server go on"
+        "run playbooks/models.yml, which writes it again and lets the server go on"
     ]
 
 

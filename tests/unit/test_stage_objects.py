@@ -29,7 +29,7 @@ def variables(**values: Any) -> Variables:
 
 
 def test_every_role_but_preflight_is_a_stage_with_its_playbooks() -> None:
-    # The mirror is no host of the fleet: playbooks/mirror.yml alone has its role.
+    # The mirror is not a host of the fleet: playbooks/mirror.yml alone has its role.
     others = {"preflight", "site_mirror"}
     roles = {path.parent.parent.name for path in ROOT.glob("roles/*/tasks/main.yml")} - others
     assert roles == set(BY_ROLE)

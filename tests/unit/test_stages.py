@@ -1,4 +1,4 @@
-"""What a person sees of a run, from events as Ansible gives them; GAUDI_SERVE_WRITE_GOLDEN=1 writes the texts anew."""
+"""What a person sees of a run, from events as Ansible gives them; GAUDI_SERVE_WRITE_GOLDEN=1 writes the texts again."""
 
 from __future__ import annotations
 
@@ -431,7 +431,7 @@ def test_a_loop_whose_items_are_all_skipped_leaves_nothing_behind() -> None:
 
 
 def test_a_failure_without_a_word_says_so_and_nothing_is_said_twice() -> None:
-    assert reason({}) == ["it failed without a word"]
+    assert reason({}) == ["it failed silently"]
     assert reason({"msg": "bad", "stderr": "bad"}) == ["bad"]
     assert reason({"msg": {"a": 1}, "status": 404, "url": "", "_x": 1}) == ['{"a": 1}', "status: 404"]
     assert reason({"msg": "bad"}, ["Do this."], "trace\nbad") == ["Do this.", "bad", "trace"]
@@ -526,6 +526,6 @@ def test_nothing_of_ansible_is_replaced() -> None:
     callback.begin()
     try:
         assert vars(callback._display) == before
-        assert callback.row is None  # of a test's output, which is no terminal
+        assert callback.row is None  # of a test's output, which is not a terminal
     finally:
         callback.end()

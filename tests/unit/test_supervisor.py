@@ -335,7 +335,7 @@ def test_a_lost_launch_file_is_waited_for_and_its_container_is_known(
     monkeypatch.setattr(lost.stopping, "wait", lambda _: one.path.write_text(kept, encoding="utf-8") and False)
     lost.readable()
     assert lost.launch == one.launch
-    assert told == [f"{one.path} is missing or damaged; the run that serves the models writes it anew"]
+    assert told == [f"{one.path} is missing or damaged; the run that serves the models writes it again"]
 
 
 def test_version_that_runs_is_written_down(
@@ -389,7 +389,7 @@ def test_an_end_is_counted_by_its_reason(
         last = found["last"]
         assert (last["reason"], last["text"].startswith("the server ended with status")) == (reason, True)
         assert abs(time.time() - last["at"]) < 60
-    # A record that a full disk has emptied begins anew.
+    # A record that a full disk has emptied begins again.
     (adopted.state / "ends.json").write_text("", encoding="ascii")
     assert adopted.run() == 1
     assert ends(adopted)["counts"] == {reason: 1}

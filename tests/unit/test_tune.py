@@ -131,7 +131,7 @@ def test_columns_of_other_traces_are_read_by_the_names_and_the_unit_that_a_user_
     [
         ("timestamp", "", "trace_columns: 'timestamp': must be a mapping of arrival_s, input_tokens, output_tokens"),
         ({"arrival": "t"}, "", "trace_columns: 'arrival': must be a mapping of arrival_s, .*; did you mean arrival_s"),
-        ({"arrival_s": 1}, "", "trace_columns: arrival_s: 1 is no name of a column"),
+        ({"arrival_s": 1}, "", "trace_columns: arrival_s: 1 is not a name of a column"),
         ({}, "minutes", "trace_time_unit: 'minutes': must be one of s, ms, us, ns"),
     ],
 )
@@ -168,14 +168,14 @@ def test_files_beside_the_inventory_are_named_by_its_own_folder(trace: str) -> N
             "missing among 'arrival, input_tokens, output_tokens'; did you mean ar",
         ),
         (AZURE + "2023-11-16 18:15:46,1\n", "line 2: has 2 values, of 3 columns"),
-        (AZURE + "1,1,1\n1,x,1\n", "line 3: ContextTokens 'x' is not a whole number from 1 to 1000000000000"),
-        (AZURE + "1,0,1\n", "line 2: ContextTokens '0' is not a whole number from 1 to 1000000000000"),
-        (AZURE + "1,1,-1\n", "line 2: GeneratedTokens '-1' is not a whole number from 0 to 1000000000000"),
+        (AZURE + "1,1,1\n1,x,1\n", "line 3: ContextTokens 'x' is not an integer from 1 to 1000000000000"),
+        (AZURE + "1,0,1\n", "line 2: ContextTokens '0' is not an integer from 1 to 1000000000000"),
+        (AZURE + "1,1,-1\n", "line 2: GeneratedTokens '-1' is not an integer from 0 to 1000000000000"),
         (AZURE + "noon,1,1\n", "line 2: TIMESTAMP 'noon' is neither a number of seconds nor a time such as 2023"),
         (AZURE + "nan,1,1\n", "line 2: TIMESTAMP 'nan' is neither a number of seconds"),
         (AZURE + '1,"1,1\n', "no CSV: "),
         ("[1", "line 1: no JSON: "),
-        ("[1]", "request 1: 1 is no mapping with arrival_s, input_tokens, output_tokens"),
+        ("[1]", "request 1: 1 is not a mapping with arrival_s, input_tokens, output_tokens"),
         ('[{"arrival_s": 1, "output_tokens": 1}]', "request 1: input_tokens (or ContextTokens) is missing among"),
         ('{"arrival_s": 1}\n', "line 1: input_tokens (or ContextTokens) is missing among 'arrival_s'"),
         ("{]\n", "line 1: no JSON mapping: "),
@@ -431,7 +431,7 @@ def test_the_module_never_fails(monkeypatch: pytest.MonkeyPatch, capsys: pytest.
         ({"model": "qwq", "tune_like": "expo"}, "tune_like: 'expo' is not one of exp, lin, pad"),
         (
             {"model": "qwq", "tune_max_graphs": "x"},
-            "tune_max_graphs: 'x' is not a whole number from 2 to 1000000000000",
+            "tune_max_graphs: 'x' is not an integer from 2 to 1000000000000",
         ),
         (
             {"model": "qwq", "tune_max_padding": {"prompt_tokens": 2}},
@@ -483,7 +483,7 @@ def test_hosts_that_differ_and_unknown_memory_have_no_plan(trace: str) -> None:
     asked = {"model": "qwq", "trace": trace}
     both = fleet(plugin(), g2=plugin(max_num_seqs=8))
     assert tune_report(both, asked, "/b")["errors"] == [
-        "model qwq: max_num_seqs is 16 on g1 and 8 on g2, and one list of buckets cannot be for both; say which, as "
+        "model qwq: max_num_seqs is 16 on g1 and 8 on g2, and one list of buckets cannot be for both; select one, as "
         "--limit g1"
     ]
     unknown = fleet(plugin())

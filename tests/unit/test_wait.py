@@ -47,7 +47,7 @@ def test_what_serves_is_not_asked_again(action: ModuleType, monkeypatch: pytest.
 
 
 def test_fewer_forks_than_hosts_are_told_with_the_way_out(action: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Hosts whose turn has not come have failed, or serve, without a word."""
+    """Hosts whose turn has not come have failed, or serve, silently."""
     told: list[str] = []
     monkeypatch.setattr(action.display, "warning", told.append)
     for forks, hosts in ((2, 3), (3, 3), (0, 3), (5, 0)):

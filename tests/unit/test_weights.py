@@ -517,7 +517,7 @@ def test_only_the_role_refuses_before_anything_is_changed() -> None:
     (reason,) = pending(models, NOBODY).refusal
     assert reason == "h1: model m: source.calibrate: needs the model's image, whose script it runs"
     (reason,) = pending(sources(), NOBODY, model_weights_from_host="c").refusal
-    assert reason == "h1: model_weights_from_host c: is no host of the inventory, which has a, h1"
+    assert reason == "h1: model_weights_from_host c: is not a host of the inventory, which has a, h1"
     # A host without models with a source has no part in it.
     nothing = pending([], NOBODY, gaudi_weights=None, model_weights_from_host="c")
     assert (nothing.refusal, nothing.changes["due"], nothing.changes["source_missing"]) == ((), False, [])

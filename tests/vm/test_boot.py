@@ -112,7 +112,7 @@ def test_a_clock_that_jumps_stops_nothing(machine: Machine) -> None:
     for jump in ("+2 days", "-4 days", "+2 days"):
         machine.root(f"date -s '{jump}'")
         assert "Paris" in answer(machine)
-    # Also while the server is silent: by the clock it would have been so for days, and be started anew.
+    # Also while the server is silent: by the clock it would have been so for days, and be started again.
     told = f"systemctl show vllm-{MODEL}.service --property=StatusText --value"
     machine.root(f"docker pause vllm-{MODEL}")
     assert eventually(lambda: "has not answered" in machine.root(told), 90, 1)

@@ -80,7 +80,7 @@ class Login:
         if "@" in host:
             raise InputError(f"CONTROLLER_HOST: (hidden) has a user or password; export {VARIABLES}")
         if not is_address(host):
-            raise InputError("CONTROLLER_HOST: is no address such as https://awx.example.net")
+            raise InputError("CONTROLLER_HOST: is not an address such as https://awx.example.net")
         if values["OAUTH_TOKEN"] and not is_token(values["OAUTH_TOKEN"]):
             raise InputError(f"CONTROLLER_OAUTH_TOKEN: (hidden) {UNSENDABLE}")
         verify = values["VERIFY_SSL"].lower() or "true"
@@ -117,7 +117,7 @@ class Api:
         """Return what a GET answers; a busy AWX is asked again.
 
         Raises:
-            AwxError: for an answer that is no object.
+            AwxError: for an answer that is not an object.
         """
         found = self.send("GET", path + (f"?{urllib.parse.urlencode(query)}" if query else ""))
         if not isinstance(found, dict):
@@ -239,7 +239,7 @@ def _read(body: bytes, url: str) -> Any:
     try:
         return json.loads(body) if body else None
     except ValueError:
-        raise AwxError(f"{url}: the answer is not JSON, so this is no AWX") from None
+        raise AwxError(f"{url}: the answer is not JSON, so this is not an AWX") from None
 
 
 def _target(url: str, location: str) -> str:
@@ -248,7 +248,7 @@ def _target(url: str, location: str) -> str:
         parts = urllib.parse.urlsplit(urllib.parse.urljoin(url, location))
     except ValueError:
         return ""
-    # A page where people log in, say, is no part of an AWX's address.
+    # A page where people log in, say, is not part of an AWX's address.
     folder = parts.path.partition("/api/v2/")[0] if "/api/v2/" in parts.path else ""
     found = f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{folder}"
     return found if parts.scheme in ("http", "https") and is_address(found) else ""
@@ -302,11 +302,11 @@ def login_refusal(api: Api, organization: str) -> tuple[list[str], Object]:
     found = api.list("organizations", name=organization)
     if not found:
         return [
-            f"{who} is no system administrator and cannot make organization {organization}; use a token of a system "
+            f"{who} is not a system administrator and cannot make organization {organization}; use a token of a system "
             "administrator, or have one make the organization and make this user its administrator"
         ], me
     if not ((found[0].get("summary_fields") or {}).get("user_capabilities") or {}).get("edit"):
-        return [f"{who} is no administrator of organization {organization}; use a token of one"], me
+        return [f"{who} is not an administrator of organization {organization}; use a token of one"], me
     return [], me
 
 

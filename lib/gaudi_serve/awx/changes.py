@@ -138,7 +138,7 @@ def _surveyed(item: Item, one: Object | None, live: Live, phase: int) -> Iterato
     if one is not None:
         names = [str(each["variable"]) for each in item.survey if each not in now]
         gone = {str(each.get("variable")) for each in now} - {str(each["variable"]) for each in item.survey}
-        parts = [f"asks anew for {', '.join(names)}"] if names else []
+        parts = [f"asks again for {', '.join(names)}"] if names else []
         parts += [f"no longer asks for {', '.join(sorted(gone))}"] if gone else []
         text = f"~ {item.ref}: {'; '.join(parts) or 'asks in another order'}"
     if item.survey:

@@ -84,7 +84,7 @@ def _unknown_users(objects: Objects, live: Live, settings: Known) -> list[str]:
     named = {**{f"teams.{team}": users for team, users in settings["teams"].items()}}
     named["rollout_approvers"] = settings["rollout_approvers"]
     return [
-        f"fleet_awx.{key}: {name} is no user of this AWX that user {live.me.get('username')} may see"
+        f"fleet_awx.{key}: {name} is not a user of this AWX that user {live.me.get('username')} may see"
         for key, users in named.items()
         for name in users
         if objects.items and live.find(Ref("users", name)) is None
@@ -94,18 +94,18 @@ def _unknown_users(objects: Objects, live: Live, settings: Known) -> list[str]:
 def _unknown_credentials(objects: Objects, live: Live) -> list[str]:
     names = {ref.name for one in objects.items for ref in one.lists.get("galaxy_credentials", [])}
     return [
-        f"fleet_awx.collections: {name} is no credential of this AWX; [] leaves the organization without"
+        f"fleet_awx.collections: {name} is not a credential of this AWX; [] leaves the organization without"
         for name in sorted(names)
         if live.find(Ref("credentials", name, "*")) is None
     ]
 
 
 def _types(found: Changes, live: Live) -> list[str]:
-    """Return why a user who is no system administrator cannot do this."""
+    """Return why a user who is not a system administrator cannot do this."""
     if live.me.get("is_superuser") or not any(step.path[0] == "credential_types" for step in found.steps):
         return []
     return [
-        f"user {live.me.get('username')} is no system administrator of this AWX, and only such a user may make or "
+        f"user {live.me.get('username')} is not a system administrator of this AWX, and only such a user may make or "
         "change credential types, which vllm_secrets, model_weights_tokens, vllm_image_registries and "
         "fleet_gateway_secret need; use the token of one"
     ]

@@ -147,7 +147,7 @@ def awx_settings(given: Any) -> dict[str, Any]:
     """Return the settings of an AWX, complete.
 
     Args:
-        given: ``fleet_awx``, as inventory/examples/mixed/awx.yml explains it. Templates' credentials are those that it has.
+        given: ``fleet_awx``, as inventory/examples/mixed/awx.yml explains it. Templates' credentials are those of AWX.
 
     Returns:
         ``organization``, ``prefix``, ``collections``, ``execution_environment``, ``project``, ``inventory``,
@@ -248,7 +248,7 @@ def awx_inputs(given: Known, key: str) -> dict[str, Any]:
 
 
 def awx_models(of_hosts: Iterable[Any]) -> list[str]:
-    """Return the names of the models of all hosts, each once, in their order; what is no list has none.
+    """Return the names of the models of all hosts, each once, in their order; what is not a list has none.
 
     Args:
         of_hosts: ``vllm_models`` of each host.
@@ -277,7 +277,7 @@ def awx_default(of_hosts: Iterable[Known], name: str, otherwise: Any) -> Any:
         return ("true" if is_true(value) else "false") if is_flag_text(value) else otherwise
     if isinstance(otherwise, str):
         return str(value)
-    # Ansible's numbers are of types of its own; true is a whole number to Python.
+    # Ansible's numbers are of types of its own; true is an integer to Python.
     return otherwise if isinstance(value, bool) or not isinstance(value, (type(otherwise), int)) else value
 
 
@@ -394,7 +394,7 @@ def _inputs(key: str, kind: str, given: Any) -> dict[str, Any]:
 def _check_fields(label: str, said: Known, names: Iterable[str], needed: Sequence[str]) -> None:
     """Refuse what AWX would refuse of a credential when all that comes before it has been made."""
     if not said:
-        raise InputError(f"{label}: is empty; leave it out, or say some of {', '.join(names)}")
+        raise InputError(f"{label}: is empty; leave it out, or set some of {', '.join(names)}")
     for name in needed:
         if name not in said:
             raise InputError(f"{label}.{name}: is required")
@@ -405,9 +405,9 @@ def _check_fields(label: str, said: Known, names: Iterable[str], needed: Sequenc
         if name in TOKENS and not is_token(value):
             raise InputError(f"{label}.{name}: (hidden) {UNSENDABLE}")
         if name == "host" and ("@" in value or not is_token(value)):
-            raise InputError(f"{label}.{name}: (hidden) is no address of a server alone, without user and password")
+            raise InputError(f"{label}.{name}: (hidden) is not an address of a server alone, without user and password")
         if name == "ssh_key" and not PRIVATE_KEY.fullmatch(value.strip()):
-            raise InputError(f"{label}.{name}: (hidden) is no private key: the text of its file, from BEGIN to END")
+            raise InputError(f"{label}.{name}: (hidden) is not a private key: the text of its file, from BEGIN to END")
 
 
 def _text(key: str, value: Any, default: str | None, *, empty: bool = False) -> str:
@@ -466,7 +466,7 @@ def _project(key: str, value: Any) -> dict[str, Any]:
     known(f"fleet_awx.{key}", names, ("url", "branch", "credential"))
     url = _text(f"{key}.url", names.get("url"), None)
     if has_login(url):
-        raise InputError(f"fleet_awx.{key}.url: (hidden) has a user or password; say them as {key}.credential")
+        raise InputError(f"fleet_awx.{key}.url: (hidden) has a user or password; write them as {key}.credential")
     return {"url": url, "branch": _text(f"{key}.branch", names.get("branch"), "", empty=True)}
 
 

@@ -71,7 +71,7 @@ def read_ask(asked: Mapping[str, Any]) -> tuple[Ask | None, list[str]]:
     """
     wrong: list[str] = []
     wrong += [
-        f"{one_line(str(name))} is no variable of a benchmark{near(name, VARIABLES, 1)}"
+        f"{one_line(str(name))} is not a variable of a benchmark{near(name, VARIABLES, 1)}"
         for name in asked.get("unknown") or ()
     ]
     load = _load(asked, wrong)

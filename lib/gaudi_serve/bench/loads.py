@@ -181,7 +181,7 @@ def load_named(name: str, site: Mapping[str, Load]) -> tuple[Load | None, list[s
         return known[name], []
     names = (SHORT, *known)
     hint = near(name, names) or f"; known are {', '.join(names)}"
-    return None, [f"profile: {shown(name)} is no profile{hint}"]
+    return None, [f"profile: {shown(name)} is not a profile{hint}"]
 
 
 def load_of_trace(name: str, requests: Sequence[Request]) -> Load:

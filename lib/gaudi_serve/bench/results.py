@@ -162,34 +162,36 @@ def record_problem(found: Any) -> str:
 def _problems(record: Known) -> Iterator[str]:
     for name in TEXTS:
         if not isinstance(record.get(name), str) or not record[name]:
-            yield f"{name} {shown(record.get(name))} is no text"
+            yield f"{name} {shown(record.get(name))} is not a text"
     try:
         moment(record)
     except (ValueError, KeyError):
-        yield f"date {shown(record.get('date'))} is no date of ISO 8601"
+        yield f"date {shown(record.get('date'))} is not a date of ISO 8601"
     for name in OPTIONAL:
         if not isinstance(record.get(name) or "", str):
-            yield f"{name} {shown(record[name])} is no text"
+            yield f"{name} {shown(record[name])} is not a text"
     for name in ("concurrency", "request_rate"):
         if record.get(name) is not None and not is_number(record[name], 0, 1e6):
-            yield f"{name} {shown(record[name])} is no number"
+            yield f"{name} {shown(record[name])} is not a number"
     for name in ("repetition", "requests", "failed"):
         if not is_whole(record.get(name), 0, 10**9):
-            yield f"{name} {shown(record.get(name))} is no integer"
+            yield f"{name} {shown(record.get(name))} is not an integer"
     yield from _figure_problems(record.get("figures"))
 
 
 def _figure_problems(figures: Any) -> Iterator[str]:
     if not isinstance(figures, dict):
-        yield f"figures {shown(figures)} is no mapping"
+        yield f"figures {shown(figures)} is not a mapping"
         return
-    yield from (f"figures.{name} is no number" for name in RATES if not _is_figure(figures.get(name)))
+    yield from (f"figures.{name} is not a number" for name in RATES if not _is_figure(figures.get(name)))
     for name in TIMES:
         times = figures.get(name) or {}
         if not isinstance(times, dict):
-            yield f"figures.{name} is no mapping"
+            yield f"figures.{name} is not a mapping"
             continue
-        yield from (f"figures.{name}.{which} is no number" for which, value in times.items() if not _is_figure(value))
+        yield from (
+            f"figures.{name}.{which} is not a number" for which, value in times.items() if not _is_figure(value)
+        )
 
 
 def _is_figure(value: Any) -> bool:

@@ -21,7 +21,7 @@ def read_limits(given: Any) -> Objectives:
     """Return the objectives that a user gives for a sweep; unlike a model's, times may be any.
 
     Raises:
-        InputError: for what is no mapping of them.
+        InputError: for what is not a mapping of them.
     """
     known = mapping("", "objectives", given, "a mapping of objectives, such as {ttft_s: 2.5, itl_s: 0.1}")
     for name, value in known.items():

@@ -15,7 +15,7 @@ READ_S = 60.0  # in which a BMC that starts must answer, while a run is planned
 def carried_out(given: Mapping[str, Any], *, check: bool) -> dict[str, Any]:
     """Return the result of the module for its arguments; a failure is ``failed`` with ``msg``.
 
-    A BMC that cannot be read is no failure but ``problem``: a status shows it beside the rest of the host.
+    A BMC that cannot be read is not a failure but ``problem``: a status shows it beside the rest of the host.
     """
     bmc, state = Bmc.of(given["bmc"]), given["state"]
     if state == "read":

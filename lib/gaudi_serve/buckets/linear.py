@@ -116,7 +116,7 @@ def bucket_range(env: Mapping[str, str], dimension: str) -> tuple[int, int, int]
     """Return (min, step, max) of a dimension such as ``PROMPT_SEQ``.
 
     Raises:
-        InputError: when a variable is missing, no whole number, or the minimum is above the maximum;
+        InputError: when a variable is missing, no integer, or the minimum is above the maximum;
             its ``finding`` names the variable.
     """
     variables = _variables(env)

@@ -320,7 +320,7 @@ def integer(variables: Mapping[str, str], name: str) -> int | None:
         stops = "the server reads it at start, used or not, and stops; write an integer, or leave it out"
         raise refusal("", name, text, f"is not an integer: {stops}") from None
     if abs(number) > LARGEST:
-        raise refusal("", name, text, f"is not a whole number up to {LARGEST}")
+        raise refusal("", name, text, f"is not an integer up to {LARGEST}")
     return number
 
 

@@ -161,7 +161,7 @@ class PluginBucketing:
             why, off = "no", "leave VLLM_CONTIGUOUS_PA out of env"
         return (
             f"decode buckets go up to {most} blocks{by}, and the cards hold {held}: {why} step needs more than {limit}"
-            f", and the server may die in warm-up; say {named} {limit}, or {off}",
+            f", and the server may die in warm-up; set {named} {limit}, or {off}",
         )
 
     def _gaps(self, found: PluginBuckets, held: int | None) -> tuple[str, ...]:
@@ -198,7 +198,7 @@ class PluginBucketing:
         if held and uncovered(found, replace(server, num_hpu_blocks=held)):
             return (
                 f"bucketing.file holds decode steps of up to {most} blocks, and the cards about {held}: if the server "
-                f"counts more than {most}, plan it anew, or say num_gpu_blocks_override: {most}",
+                f"counts more than {most}, plan it again, or set num_gpu_blocks_override: {most}",
             )
         return ()
 

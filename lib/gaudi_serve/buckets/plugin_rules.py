@@ -106,7 +106,7 @@ def rules_of(version: str | None) -> PluginRules:
     """Return the rules of a version of vLLM, those of the newest where none is said.
 
     Raises:
-        InputError: for what is no version, and for one before the first with a plugin.
+        InputError: for what is not a version, and for one before the first with a plugin.
     """
     if version is None:
         return NEWEST

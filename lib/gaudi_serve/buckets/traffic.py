@@ -75,7 +75,7 @@ def read_trace(given: Any) -> list[Request]:
     """Return the requests of a list of mappings with arrival_s, input_tokens and output_tokens.
 
     Raises:
-        InputError: for what is no list of at least one, and for a row with a key or value that is none.
+        InputError: for what is not a list of at least one, and for a row with a key or value that is none.
     """
     rows = "a list of {arrival_s, input_tokens, output_tokens}, at least one"
     if not isinstance(given, (list, tuple)) or not given:

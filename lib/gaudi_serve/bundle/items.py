@@ -232,11 +232,11 @@ def _manifest(path: Path) -> Manifest:
     except OSError as problem:
         raise InputError(f"{path}: cannot be read: {problem.strerror}") from None
     except (ValueError, RecursionError):
-        raise InputError(f"{path}: is no JSON; {help_text}") from None
+        raise InputError(f"{path}: is not JSON; {help_text}") from None
     schema = value.get("schema") if isinstance(value, dict) else None
     if schema != SCHEMA:
         raise InputError(f"{path}: schema {shown(schema)}: must be {SCHEMA}, that of this version; {help_text}")
     try:
         return Manifest(tuple(map(Item.of, value["items"])), str(value["made"]))
     except (KeyError, TypeError, ValueError, AttributeError):
-        raise InputError(f"{path}: is no manifest of a bundle; {help_text}") from None
+        raise InputError(f"{path}: is not a manifest of a bundle; {help_text}") from None

@@ -56,7 +56,7 @@ SMOKE_KINDS = ("text", "any", "image", "audio", "video", "tools", "embedding", "
 
 
 def _whole(low: int, high: int, unit: str = "") -> Wrong:
-    return must(whole(low, high), f"must be a whole number from {low} to {high}{unit and ' ' + unit}")
+    return must(whole(low, high), f"must be an integer from {low} to {high}{unit and ' ' + unit}")
 
 
 def _number(low: float, high: float, unit: str = "") -> Wrong:
@@ -77,7 +77,7 @@ FLAG = "must be true or false, without quotes"
 def _span(value: Any) -> str | None:
     number = _whole(1, 10_000_000)
     fits = isinstance(value, list) and len(value) == 2 and not any(number(item) for item in value)
-    return None if fits and value[0] <= value[1] else "must be two whole numbers [minimum, maximum] of tokens"
+    return None if fits and value[0] <= value[1] else "must be two integers [minimum, maximum] of tokens"
 
 
 def _line(value: Any) -> str | None:
@@ -94,14 +94,14 @@ def _name(value: Any) -> str | None:
     if value in RESERVED:
         return f"must be another name: {', '.join(RESERVED)} are the toolkit's own"
     fits = isinstance(value, str) and NAME.fullmatch(value)
-    allowed = "must be 1 to 63 small letters, digits, dots, dashes and underscores, a letter or digit first"
+    allowed = "must be 1 to 63 lowercase letters, digits, dots, dashes and underscores, a letter or digit first"
     return None if fits else allowed
 
 
 def _modules(value: Any) -> str | None:
     number = _whole(0, 63)
     fits = isinstance(value, list) and value and not any(number(item) for item in value)
-    allowed = "must be a list of different whole numbers from 0 to 63, such as [0, 1]"
+    allowed = "must be a list of different integers from 0 to 63, such as [0, 1]"
     return None if fits and len(set(value)) == len(value) else allowed
 
 
@@ -109,7 +109,7 @@ def _reduce(value: Any) -> str | None:
     keys = {"max_num_seqs", "max_seq_len"}
     number = _whole(1, 10_000_000)
     fits = isinstance(value, Mapping) and set(value) == keys and not any(number(item) for item in value.values())
-    return None if fits else "must be a mapping of max_num_seqs and max_seq_len, both whole numbers from 1"
+    return None if fits else "must be a mapping of max_num_seqs and max_seq_len, both integers from 1"
 
 
 def _bucketing(value: Any) -> str | None:
@@ -136,7 +136,7 @@ def _bucketing(value: Any) -> str | None:
 def _bucket_range(key: str, said: Any) -> str | None:
     number = _whole(0, 10_000_000)
     fits = isinstance(said, Mapping) and set(said) <= set(BUCKET_PARTS) and not any(map(number, said.values()))
-    return None if fits else f"must have whole numbers from 0 for {', '.join(BUCKET_PARTS)} in {key}"
+    return None if fits else f"must have integers from 0 for {', '.join(BUCKET_PARTS)} in {key}"
 
 
 def _environment(value: Any) -> str | None:
@@ -163,11 +163,11 @@ def _variable(name: Any, content: Any) -> str | None:
 def _counted(name: str, text: str) -> str | None:
     """What is wrong with the value of a variable that the plan itself counts with."""
     if name in card_variables():
-        return "the plan chooses the cards; say module_ids"
+        return "the plan chooses the cards; set module_ids"
     if BUCKET.fullmatch(name):
         least = 1 if name.endswith("STEP") else 0
         fits = re.fullmatch(r"[0-9]{1,9}", text) and int(text) >= least
-        return None if fits else f"it must be a whole number from {least}"
+        return None if fits else f"it must be an integer from {least}"
     if name in SHARES:
         fits = re.fullmatch(r"[0-9]*\.?[0-9]+", text) and float(text) <= 1
         return None if fits else "it must be a number from 0 to 1"

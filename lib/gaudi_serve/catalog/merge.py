@@ -18,7 +18,7 @@ WARMUP_BUDGET_MINUTES = 240
 
 
 def entry_of(catalog: Any, name: Any) -> Mapping[str, Any]:
-    """Return what the catalog says of a name; nothing where it has none, or one that is no mapping."""
+    """Return what the catalog says of a name; nothing where it has none, or one that is not a mapping."""
     entry = catalog.get(name) if isinstance(name, str) and isinstance(catalog, Mapping) else None
     return entry if isinstance(entry, Mapping) else {}
 

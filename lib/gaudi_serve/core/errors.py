@@ -112,7 +112,7 @@ def mapping(label: str, key: str, value: Any, what: str) -> Mapping[Any, Any]:
 
 
 def is_whole(value: Any, low: int, high: int) -> TypeGuard[int]:
-    """Tell whether a value is a whole number within its limits; true and false are none."""
+    """Tell whether a value is an integer within its limits; true and false are none."""
     return isinstance(value, int) and not isinstance(value, bool) and low <= value <= high
 
 
@@ -128,14 +128,14 @@ def near(key: Any, names: Iterable[str], most: int = 3) -> str:
 
 
 def whole(label: str, key: str, value: Any, low: int, high: int) -> int:
-    """Return a whole number, also one that is written as text.
+    """Return an integer, also one that is written as text.
 
     Raises:
         InputError: for anything else, true and false included, and for a number out of its limits.
     """
     number = int(value) if isinstance(value, str) and DIGITS.fullmatch(value) else value
     if not is_whole(number, low, high):
-        allowed = f"a whole number from {low} to {high}"
+        allowed = f"an integer from {low} to {high}"
         raise refusal(label, key, value, f"is required: {allowed}" if value is None else f"is not {allowed}")
     return number
 

@@ -64,7 +64,7 @@ def rule_of(option: Option, form: Rule | Range | None = None) -> Rule:
             return default is None
         if not _is_native(kind, value) or (kind == "list" and not all(_is_native(elements, one) for one in value)):
             return False
-        # Of a key that is no text Ansible's sentence about unknown keys cannot be made.
+        # Of a key that is not a text Ansible's sentence about unknown keys cannot be made.
         if "options" in spec and not all(isinstance(key, str) for key in value):
             return False
         result = validator.validate({"value": value})
@@ -78,7 +78,7 @@ def rule_of(option: Option, form: Rule | Range | None = None) -> Rule:
 
 def _form(option: Option, form: Rule | Range | None) -> Rule:
     if isinstance(form, Range):
-        counted = f"{'a whole number' if option['type'] == 'int' else 'a number'}{form.what and ' of '}{form.what}"
+        counted = f"{'an integer' if option['type'] == 'int' else 'a number'}{form.what and ' of '}{form.what}"
         return Rule(within(form.low, form.high), f"must be {counted} from {form.low} to {form.high}")
     if form is None and "choices" in option:
         *others, last = option["choices"]

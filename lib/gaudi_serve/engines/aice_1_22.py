@@ -1,7 +1,7 @@
 """Engine ``aice_1_22``: the vendor's fork, branch aice/v1.22.0, as its launch script starts it.
 
 The rules were found by measuring what the script sets; the golden vectors in tests/unit/golden decide. What the script
-forgets the plan adds; what it drops without a word, and what kills vLLM afterwards, the plan refuses.
+forgets the plan adds; what it drops silently, and what kills vLLM afterwards, the plan refuses.
 """
 
 from __future__ import annotations
@@ -169,7 +169,7 @@ def amended(found: Launch, spec: Spec, host: Host) -> Launch:
 def _problems(spec: Spec) -> list[Problem]:
     problems: list[Problem] = []
     if spec["dtype"] == "float16":
-        problems.append(("dtype", "float16", "the script serves it in bfloat16 without a word; say bfloat16"))
+        problems.append(("dtype", "float16", "the script serves it in bfloat16 silently; set bfloat16"))
     if spec.get("quant_config") and spec["dtype"] in ("awq", "gptq"):
         allowed = "makes the script serve in fp8, and forget this model's own quantization; leave one of the two out"
         problems.append(("quant_config", spec["quant_config"], allowed))

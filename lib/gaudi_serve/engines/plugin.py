@@ -85,7 +85,7 @@ def launch(spec: Spec, host: Host) -> Launch:
     """Return ``vllm serve`` with explicit values for all that buckets and memory follow from.
 
     Raises:
-        InputError: for what the vendor's server would not start with, or would do without a word.
+        InputError: for what the vendor's server would not start with, or would do silently.
     """
     refuse_generation(spec, host, "env: QUANT_CONFIG", str((spec.get("env") or {}).get("QUANT_CONFIG", "")))
     buckets = bucketing(spec, host)
@@ -195,11 +195,11 @@ def _blind(spec: Spec) -> bool:
 
 
 def _half_quantised(spec: Spec) -> list[str]:
-    """Return what the server does without a word to weights that are not quantised, where INC is asked for by half."""
+    """Return what the server does silently to weights that are not quantised, where INC is asked for by half."""
     inc, measured = spec.get("quantization") == "inc", "QUANT_CONFIG" in (spec.get("env") or {})
     if measured and not inc:
         return [
-            "env: QUANT_CONFIG has INC convert the weights, and the plan counts bfloat16: say quantization: inc too"
+            "env: QUANT_CONFIG has INC convert the weights, and the plan counts bfloat16: set quantization: inc too"
         ]
     if spec.get("kv_cache_dtype") == FP8_CACHE and not measured:
         scale = "holds keys and values in FP8 as they are, with a scale of 1"
@@ -234,7 +234,7 @@ def _contradictions(spec: Spec, said: Mapping[str, Any]) -> list[str]:
 
 def _counts(name: str, value: Any, other: str, key: str) -> str:
     """Return that a variable contradicts a key, and what to write."""
-    return f"env: {name} {value} contradicts {other}: say {key} alone, and take {name} out of env"
+    return f"env: {name} {value} contradicts {other}; set only {key}, and take {name} out of env"
 
 
 def _unread(said: Mapping[str, Any], rules: PluginRules) -> list[str]:
@@ -279,14 +279,14 @@ def _problems(spec: Spec) -> list[Problem]:
         problems.append(("distributed_executor_backend", "ray", allowed))
     if spec["dtype"] not in ("auto", "bfloat16"):
         remedies = {
-            **dict.fromkeys(("float16", "float32"), "the plugin would serve in bfloat16 without a word; say bfloat16"),
+            **dict.fromkeys(("float16", "float32"), "the plugin would serve in bfloat16 silently; set bfloat16"),
             "fp8": "FP8 weights are served as they are with bfloat16; others by quantization: inc and QUANT_CONFIG",
         }
-        of_weights = "the weights themselves say how they are quantised; say bfloat16"
+        of_weights = "the weights themselves say how they are quantised; set bfloat16"
         problems.append(("dtype", spec["dtype"], remedies.get(str(spec["dtype"]), of_weights)))
     guesses = Speculation.of(spec)
     if guesses.tokens < 0:
-        allowed = f"must say num_speculative_tokens, a whole number from 1 to {MOST_GUESSED}: buckets follow from it"
+        allowed = f"must say num_speculative_tokens, an integer from 1 to {MOST_GUESSED}: buckets follow from it"
         problems.append(("speculative_config", spec["speculative_config"], allowed))
     if guesses.method in NOT_GUESSED_BY:
         allowed = f"has method {guesses.method}, at which the plugin stops; it takes ngram, eagle, eagle3 and mtp"
@@ -299,14 +299,14 @@ def _problems(spec: Spec) -> list[Problem]:
         problems.append(("max_num_batched_tokens", tokens, allowed))
     contiguous = (spec.get("env") or {}).get("VLLM_CONTIGUOUS_PA")
     if spec["enable_prefix_caching"] and str(contiguous).lower() in TRUE:
-        allowed = "turns enable_prefix_caching off without a word; say enable_prefix_caching: false, which does both"
+        allowed = "turns enable_prefix_caching off silently; set enable_prefix_caching: false, which does both"
         problems.append(("env: VLLM_CONTIGUOUS_PA", contiguous, allowed))
     if spec.get("quantization") == "inc" and not (spec.get("env") or {}).get("QUANT_CONFIG"):
         allowed = "needs QUANT_CONFIG in env: the file that says where INC's measurements are"
         problems.append(("quantization", "inc", allowed))
     cache = str(spec.get("kv_cache_dtype"))
     if cache.startswith("fp8") and cache != FP8_CACHE:
-        problems.append(("kv_cache_dtype", cache, f"is no cache of the plugin: the server stops; say {FP8_CACHE}"))
+        problems.append(("kv_cache_dtype", cache, f"is no cache of the plugin: the server stops; set {FP8_CACHE}"))
     source = spec.get("source")
     if isinstance(source, Mapping) and source.get("convert"):
         allowed = "must have no convert: the plugin serves the original weights on Gaudi2 and on Gaudi3"

@@ -74,7 +74,7 @@ def _users(given: Any, fleet: ClientNames | None) -> tuple[Client, ...]:
 
 def _user(name: Any, given: Any, fleet: ClientNames | None) -> Client:
     if not isinstance(name, str) or not NAME.fullmatch(name):
-        raise refusal("", f"{KEY}.users", name, "is no name of small letters, digits, dots, dashes and underscores")
+        raise refusal("", f"{KEY}.users", name, "is no name of lowercase letters, digits, dots, dashes and underscores")
     label = f"{KEY}.users.{name}"
     if not isinstance(given, Mapping):
         raise InputError(f"{label}: (hidden) is not a mapping with password or sha256, models, requests_per_minute")
@@ -98,20 +98,22 @@ def refuse_chat(gateway: Gateway, given: Mapping[str, Any]) -> None:
         return
     for key, port in (("port", gateway.port), ("metrics_port", gateway.metrics_port)):
         if chat.port == port:
-            raise refusal("", f"{KEY}.port", chat.port, f"is the gateway's own {key}; say another")
+            raise refusal("", f"{KEY}.port", chat.port, f"is the gateway's own {key}; choose another")
     if gateway.buffer_kib < BUFFER_KIB:
         allowed = f"must be at least {BUFFER_KIB} for a gateway with a page for chats, which it keeps there"
         raise refusal("", "fleet_gateway.buffer_kib", gateway.buffer_kib, allowed)
     for name in {one.name for one in gateway.clients} & {one.name for one in chat.clients}:
-        raise refusal("", "fleet_gateway.clients", name, "is what users of the page for chats are called; say another")
+        raise refusal(
+            "", "fleet_gateway.clients", name, "is what users of the page for chats are called; choose another"
+        )
     if chat.is_local:
         return
     if not gateway.certificate and not given.get("plain_allowed"):
         allowed = (
-            "is beyond loopback, and passwords and texts would go in plain; give fleet_gateway.certificate, or say "
+            "is beyond loopback, and passwords and texts would go in plain; give fleet_gateway.certificate, or set "
             "plain_allowed: true"
         )
         raise refusal("", f"{KEY}.address", chat.address, allowed)
     if not chat.users and not given.get("open"):
-        allowed = "is beyond loopback, and everybody who reaches it could ask; give users, or say open: true"
+        allowed = "is beyond loopback, and everybody who reaches it could ask; give users, or set open: true"
         raise refusal("", f"{KEY}.address", chat.address, allowed)

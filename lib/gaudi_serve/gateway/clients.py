@@ -82,7 +82,7 @@ def read_clients(given: Any, fleet: ClientNames | None) -> tuple[Client, ...]:
     for name, said in given.items():
         label = f"fleet_gateway.clients.{shown(name) if not isinstance(name, str) else name}"
         if not isinstance(name, str) or not NAME.fullmatch(name):
-            allowed = "is no name of small letters, digits, dots, dashes and underscores"
+            allowed = "is no name of lowercase letters, digits, dots, dashes and underscores"
             raise refusal("", "fleet_gateway.clients", name, allowed)
         client = read_client(label, name, said, fleet)
         if client.sha256 in found:

@@ -158,7 +158,7 @@ def install(files: Mapping[str, str], secrets: Mapping[str, str], folder: Path =
     """
     before, wrong = current(folder), differing(files, secrets, folder)
     name = name_of(files, secrets, folder)
-    # What somebody has changed in the very folder that counts is written anew under its other name.
+    # What somebody has changed in the very folder that counts is written again under its other name.
     if wrong and name == before:
         name = before.removesuffix(".b") if before.endswith(".b") else f"{before}.b"
     changed = name != before
@@ -386,7 +386,7 @@ def _requests(names: Collection[str]) -> dict[str, int]:
             for name, count in master.requests(names, worker).items():
                 found[name] = found.get(name, 0) + count
     except OSError:
-        # A gateway that runs since before it had this socket, or a master that takes its signals over anew.
+        # A gateway that runs since before it had this socket, or a master that takes its signals over again.
         return found
     return found
 

@@ -96,7 +96,9 @@ def _refuse_numbers(gateway: Gateway) -> None:
         allowed = f"is more than connections ({gateway.connections})"
         raise refusal("", "fleet_gateway.connections_per_address", gateway.connections_per_address, allowed)
     if gateway.port == gateway.metrics_port:
-        raise refusal("", "fleet_gateway.metrics_port", gateway.metrics_port, "is the gateway's own port; say another")
+        raise refusal(
+            "", "fleet_gateway.metrics_port", gateway.metrics_port, "is the gateway's own port; choose another"
+        )
 
 
 def _refuse_names(backends: Iterable[Backend]) -> None:
@@ -150,7 +152,7 @@ def _balanced(given: Any, backends: tuple[Backend, ...], fleet: ClientNames | No
         if kind not in BALANCES:
             raise refusal("", f"fleet_gateway.balance: {shown(model)}", kind, f"is none of {', '.join(BALANCES)}")
         if model in others:
-            allowed = "is an adapter, which goes where its base model goes; say it of that one"
+            allowed = "is an adapter, which goes where its base model goes; set it for that one"
             raise refusal("", "fleet_gateway.balance", model, allowed)
         known_model("fleet_gateway.balance", model, fleet, models)
     return tuple(replace(one, balance=str(given.get(one.model, one.balance))) for one in backends)
@@ -196,9 +198,9 @@ def _refuse_exposed(gateway: Gateway, allowed_by: Mapping[str, Any]) -> None:
         return
     if not gateway.certificate and not allowed_by.get("plain_allowed"):
         allowed = (
-            "is beyond loopback, and keys and texts would go in plain; give a certificate, or say plain_allowed: true"
+            "is beyond loopback, and keys and texts would go in plain; give a certificate, or set plain_allowed: true"
         )
         raise refusal("", "fleet_gateway.address", gateway.address, allowed)
     if not gateway.clients and not allowed_by.get("open"):
-        allowed = "is beyond loopback, and everybody who reaches it could ask; give clients, or say open: true"
+        allowed = "is beyond loopback, and everybody who reaches it could ask; give clients, or set open: true"
         raise refusal("", "fleet_gateway.address", gateway.address, allowed)

@@ -75,7 +75,7 @@ def _of_found(record: Mapping[str, Any], change: Callable[[str], str | None]) ->
 def late(known: Mapping[str, Mapping[str, Any]], root: str = "/") -> bool:
     """Tell whether the toolkit has changed this host before there were records.
 
-    What is found then may be its own work, and is no state to go back to. A trace counts where its role has not
+    What is found then may be its own work, and is not a state to go back to. A trace counts where its role has not
     written down what it found before it.
     """
     return any(

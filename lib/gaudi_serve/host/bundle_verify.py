@@ -60,7 +60,7 @@ def signature_problem(place: Path, fingerprint: str) -> str:
         try:
             keyring.write_bytes(dearmoured((place / KEY).read_text(encoding="ascii")))
         except ValueError:
-            return f"{place / KEY}: is no armoured key"
+            return f"{place / KEY}: is not an armoured key"
         argv = ["gpgv", "--status-fd", "1", "--keyring", str(keyring), str(place / SIGNATURE), str(place / SUMS)]
         try:
             done = subprocess.run(argv, capture_output=True, text=True, errors="replace", check=False)
@@ -69,7 +69,7 @@ def signature_problem(place: Path, fingerprint: str) -> str:
     # The last word is the primary key, of which the signing one may be a part.
     signers = [line.split()[-1] for line in done.stdout.splitlines() if line.startswith("[GNUPG:] VALIDSIG ")]
     if done.returncode != 0 or not signers:
-        return f"{place / SIGNATURE}: is no signature of {SUMS} by {KEY}: one of the three was changed"
+        return f"{place / SIGNATURE}: is not a signature of {SUMS} by {KEY}: one of the three was changed"
     return "" if signers == [wanted] else f"{place}: is signed by {signers[0]}, not by {wanted}"
 
 
@@ -97,7 +97,7 @@ def read_sums(place: Path) -> dict[str, str]:
     for number, line in enumerate((place / SUMS).read_text(encoding="utf-8").splitlines(), 1):
         fits = LINE.fullmatch(line)
         if not fits or {"", ".", ".."} & set(fits["path"].split("/")):
-            raise ValueError(f"{place / SUMS}: line {number} is no checksum of a file of the bundle")
+            raise ValueError(f"{place / SUMS}: line {number} is not a checksum of a file of the bundle")
         found[fits["path"]] = fits["sum"]
     return found
 

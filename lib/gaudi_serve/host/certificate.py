@@ -15,7 +15,7 @@ from ..core.run import read_text, run
 
 BLOCK = re.compile(r"-----BEGIN CERTIFICATE-----\n.*?-----END CERTIFICATE-----\n", re.DOTALL)
 DAYS = 3650
-# Early enough for a run in between; a certificate that is made anew has to come to the other hosts too.
+# Early enough for a run in between; a certificate that is made again has to come to the other hosts too.
 LEFT_DAYS = 90
 # Without those that must know the new one it waits until then, for a run that has all of them.
 LAST_DAYS = 30
@@ -47,7 +47,7 @@ def _plain(name: str) -> str:
 
 
 def problem(found: dict[str, Any], name: str, left_days: float = LEFT_DAYS) -> str:
-    """Return why a certificate must be made anew; empty where it is good for more than ``left_days``."""
+    """Return why a certificate must be made again; empty where it is good for more than ``left_days``."""
     if not found:
         return "there is none"
     if _plain(name) not in found["names"]:

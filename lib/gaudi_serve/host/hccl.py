@@ -74,7 +74,7 @@ def hccl_benchmark(text: str) -> Result:
 
 
 def _complete(results: list[Result]) -> None:
-    """Refuse a measurement that was announced and has no figure: a run that broke off is no result."""
+    """Refuse a measurement that was announced and has no figure: a run that broke off is not a result."""
     for result in results:
         title = result.pop("title", "")
         if len(result) == 2:
@@ -134,7 +134,7 @@ def _row(place: str, line: str, columns: list[str], found: Result) -> Result:
 
 def _whole(text: str, place: str, line: str) -> int:
     if not re.fullmatch(r"[0-9]{1,15}", text):
-        raise InputError(f"{place}: {shown(text)} is no whole number in {shown(line)}")
+        raise InputError(f"{place}: {shown(text)} is not an integer in {shown(line)}")
     return int(text)
 
 
@@ -144,7 +144,7 @@ def _number(text: str, place: str, line: str) -> float:
     except ValueError:
         value = math.inf
     if not math.isfinite(value):
-        raise InputError(f"{place}: {shown(text)} is no number in {shown(line)}")
+        raise InputError(f"{place}: {shown(text)} is not a number in {shown(line)}")
     return value
 
 

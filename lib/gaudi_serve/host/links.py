@@ -22,7 +22,7 @@ Result = dict[str, Any]
 
 # By its label a reset finds the container of every version.
 CONTAINER = "gaudi-serve-hccl"
-# A figure this far below the last good one is no pass, whatever the threshold.
+# A figure this far below the last good one is not a pass, whatever the threshold.
 DROP = 0.8
 BEGINS = '{"collective"'
 # Its words come as arguments: nothing of a variable is ever read as shell.

@@ -30,7 +30,7 @@ def read(url: str, authority: str, system: str, timeout: float = 20) -> dict[str
     try:
         trusted = ssl.create_default_context(cadata=authority)
     except (ssl.SSLError, ValueError):
-        return {**nothing, "problem": "its authority is no certificate in PEM"}
+        return {**nothing, "problem": "its authority is not a certificate in PEM"}
     # A proxy of the host leads outside.
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({}), urllib.request.HTTPSHandler(context=trusted))
     try:

@@ -46,7 +46,7 @@ def pull(name: str, login: Mapping[str, str], path: str = ENGINE) -> None:
         path: the engine's socket.
 
     Raises:
-        InputError: with what the engine said, of which the password is no part.
+        InputError: with what the engine said, of which the password is not part.
     """
     repository, tag = split_name(name)
     query = urlencode({"fromImage": repository, "tag": tag})
@@ -146,7 +146,7 @@ def _message(body: bytes) -> str:
     try:
         return str(json.loads(body)["message"])
     except (ValueError, KeyError, TypeError):
-        return body.decode(errors="replace") or "the engine refused it without a word"
+        return body.decode(errors="replace") or "the engine refused it silently"
 
 
 def full_name(name: str) -> str:

@@ -253,13 +253,13 @@ def kept(
 
 
 def suite_verdict(done: Sequence[Result]) -> str:
-    """Return the verdict of a suite: known failures of healthy cards do not fail it, and no result is no pass."""
+    """Return the verdict of a suite: known failures of healthy cards do not fail it, and no result is not a pass."""
     verdicts = {test["verdict"] for test in done}
     return FAILED if FAILED in verdicts else NO_RESULT if NO_RESULT in verdicts or not done else PASSED
 
 
 def report_lines(tool: str, given: Mapping[str, Any], done: Sequence[Result], verdict: str) -> list[str]:
-    """Return a run as text: a table, a sentence for each test that is no pass, and the verdict."""
+    """Return a run as text: a table, a sentence for each test that is not a pass, and the verdict."""
     rows = [["TEST", "VERDICT", "CARDS", "MINUTES", "BEFORE"]]
     numbers = {serial_of(card): card["module_id"] for card in given["cards"]}
     lines = []

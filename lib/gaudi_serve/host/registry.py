@@ -164,7 +164,7 @@ def trusted(client: RegistryClient) -> Iterator[Path]:
     """
     folder = TRUSTED / client.registry
     if folder.exists() and not (folder / MARK).exists():
-        raise InputError(f"{folder} is there and not the toolkit's; say another vllm_image_serve_port")
+        raise InputError(f"{folder} is there and not the toolkit's; choose another vllm_image_serve_port")
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         (folder / MARK).touch()
@@ -280,7 +280,7 @@ def save_key(unit: str, key: str) -> None:
 
 
 def end(unit: str) -> None:
-    """Stop a registry; one that has ended by itself is no error.
+    """Stop a registry; one that has ended by itself is not an error.
 
     Raises:
         InputError: where it runs on.

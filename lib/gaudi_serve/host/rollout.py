@@ -118,7 +118,7 @@ def benchmark(model: Mapping[str, Any], timeout: float, key: str | None) -> dict
         return _chat(server) if kind in CHAT else _call(server, kind)
 
     kind = str(model["smoke"][0])
-    one(0)  # what the first request after a start costs is no matter of speed
+    one(0)  # what the first request after a start costs is not matter of speed
     begin = time.monotonic()
     with ThreadPoolExecutor(AT_A_TIME) as pool:
         answers = list(pool.map(one, range(AT_A_TIME * ROUNDS)))
@@ -253,7 +253,7 @@ def _retag(model: Mapping[str, Any]) -> None:
 
 
 def forget() -> bool:
-    """Let go of what was kept: what serves now has proven itself; tell whether there was anything."""
+    """Let go of what was kept: what serves now passed its checks; tell whether there was anything."""
     there = BEFORE.exists()
     # By its record it is known: without that, it is no longer what a host goes back to.
     (BEFORE / "record.json").unlink(missing_ok=True)

@@ -40,7 +40,7 @@ def given_secrets(value: Any) -> Any:
 def vllm_secret_marks(secrets: Any) -> dict[str, str]:
     """Return ``{model: mark}`` by which a host tells whether its secrets are these, for module gaudi_facts.
 
-    What is no secret, or cannot be read, is left out: to say so is the plan's part.
+    What is not a secret, or cannot be read, is left out: to say so is the plan's part.
 
     Args:
         secrets: ``vllm_secrets``; an empty mapping of a model stands for secrets that are withdrawn.

@@ -143,7 +143,7 @@ def _streamed(lines: Iterator[bytes], what: str) -> dict[str, Any]:
         try:
             choices = json.loads(line[len(b"data: ") :]).get("choices", [])
         except ValueError as problem:
-            raise Unhealthy(f"the {what} sent a line that is no JSON: {line[:200]!r}") from problem
+            raise Unhealthy(f"the {what} sent a line that is not JSON: {line[:200]!r}") from problem
         for choice in choices:
             delta = choice.get("delta", {})
             # A reasoning model's first words come in a field of their own.
@@ -229,7 +229,7 @@ def _embedding(server: Server) -> None:
             return
     except (LookupError, TypeError):
         pass
-    raise Unhealthy(f"the embedding is no vector of numbers: {str(answer)[:200]}")
+    raise Unhealthy(f"the embedding is not a vector of numbers: {str(answer)[:200]}")
 
 
 def _rerank(server: Server) -> None:

@@ -77,7 +77,7 @@ def _platform(value: Any) -> bool:
 
 
 CARDS = list_of(whole(0, 63))
-CARDS_ALLOWED = "must be a list of whole numbers from 0 to 63"
+CARDS_ALLOWED = "must be a list of integers from 0 to 63"
 # As which a card of an unknown name is served: a matter of the vendor's own software.
 FAMILIES = PLATFORMS[USUAL].prefixes
 DEVICES = ", ".join(f"{prefix}*" for one in PLATFORMS.values() for prefix in one.prefixes)
@@ -111,9 +111,9 @@ HOST = {
     "weights_unread": Rule(_mapping, "must be a mapping of folders to why their config.json cannot be read", {}),
 }
 MODULE = {
-    "module_id": Rule(whole(0, 63), "must be a whole number from 0 to 63"),
-    "numa_node": Rule(whole(-1, 63), "must be a whole number from -1 to 63"),
-    "index": Rule(whole(0, 255), "must be a whole number from 0 to 255", None),
+    "module_id": Rule(whole(0, 63), "must be an integer from 0 to 63"),
+    "numa_node": Rule(whole(-1, 63), "must be an integer from -1 to 63"),
+    "index": Rule(whole(0, 255), "must be an integer from 0 to 255", None),
     "cpus": Rule(list_of(_cores), "must be a list of ranges of cores, such as 0-39", []),
     "in_use": Rule(is_flag, "must be true or false, without quotes", False),
     "held_by": Rule(is_line, "must be a text of one line", None),
@@ -140,11 +140,11 @@ NETWORK = {
 UNUSABLE = {
     "problem": Rule(is_line, "must be a text of one line"),
     "bus_id": Rule(is_line, "must be a text of one line", None),
-    "index": Rule(whole(0, 255), "must be a whole number from 0 to 255", None),
+    "index": Rule(whole(0, 255), "must be an integer from 0 to 255", None),
 }
 SERVICE = {
     "module_ids": Rule(CARDS, CARDS_ALLOWED, []),
-    "port": Rule(whole(1, 65535), "must be a whole number from 1 to 65535", None),
+    "port": Rule(whole(1, 65535), "must be an integer from 1 to 65535", None),
     "digest": Rule(is_line, "must be a text of one line", None),
     "active": Rule(is_flag, "must be true or false, without quotes", False),
     "holds": Rule(is_flag, "must be true or false, without quotes", False),
@@ -173,7 +173,7 @@ WEIGHTS = {
         "must be a model's config.json, with numbers below 10^15",
         {},
     ),
-    "bytes": Rule(whole(0, 10**14), "must be a whole number of bytes, from 0 to 10^14"),
+    "bytes": Rule(whole(0, 10**14), "must be an integer of bytes, from 0 to 10^14"),
 }
 UNDEFINED = re.compile(r"'\w+' is undefined")
 # What gaudi_facts reads besides; planning does not.

@@ -471,7 +471,7 @@ def _of_entries(values: Known, host_name: str, variables: Known) -> list[str]:
 def unknown_variables(variables: Iterable[Any], host_name: str) -> list[str]:
     """Return which variables with a prefix of the toolkit's own nobody knows: they would change nothing, in silence."""
     return [
-        f"{host_name}: {readable(name)} is no variable of this toolkit{current(near(name, KNOWN - SAID, 1))}"
+        f"{host_name}: {readable(name)} is not a variable of this toolkit{current(near(name, KNOWN - SAID, 1))}"
         + f"; names that begin with {prefix} are its own"
         for name in variables
         for prefix in PREFIXES

@@ -145,7 +145,7 @@ def _held(key: str, value: Any) -> Any:
 def _integer(label: str, key: str, value: Any, low: int, high: int) -> int:
     # Numbers in text are an environment's; here they would be texts that nobody turned into numbers.
     if isinstance(value, str):
-        raise refusal(label, key, value, f"is a text, not a whole number from {low} to {high}")
+        raise refusal(label, key, value, f"is a text, not an integer from {low} to {high}")
     return whole(label, key, value, low, high)
 
 

@@ -164,7 +164,7 @@ class Architecture:
         """Return how many weights share a scale (AWQ, GPTQ), or the edge of a block that does (FP8); None without."""
         weights = self._grouped
         if weights is not None and weights.get("strategy") == "group" and weights.get("type") == "int":
-            # What is left as it is may be of a width that is no multiple.
+            # What is left as it is may be of a width that is not a multiple.
             left = str(self.quantisation.get("ignore"))
             whole_model = not any(part in left for part in ("attn", "down_proj", "o_proj", "experts"))
             group = weights.get("group_size") if whole_model else None
@@ -248,7 +248,7 @@ def _problems(text: Config) -> list[str]:
         if value is None or isinstance(value, (list, Mapping)) or (key in MAY_BE_ZERO and value == 0):
             continue
         if whole(text, key) is None:
-            found.append(f"{key} {shown(value)} must be a whole number above 0")
+            found.append(f"{key} {shown(value)} must be an integer above 0")
     rope = text.get("rope_scaling")
     if rope is not None and not isinstance(rope, Mapping):
         found.append(f"rope_scaling {shown(rope)} must be a mapping")

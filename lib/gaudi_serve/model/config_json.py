@@ -11,7 +11,7 @@ Config = Mapping[str, Any]
 
 # Where multimodal models keep the part that generates text.
 NESTED = ("text_config", "llm_config", "language_config", "thinker_config")
-# Deeper, or with larger numbers, is no config.json.
+# Deeper, or with larger numbers, is not a config.json.
 DEEPEST, LARGEST, LARGEST_FLOAT = 20, 10**15, 1e40
 # Where a folder of weights describes them: as Hugging Face does, or in Mistral's own format.
 CONFIGS = ("config.json", "params.json")
@@ -32,7 +32,7 @@ def sound(value: Any, depth: int = 0) -> bool:
         return depth < DEEPEST and all(sound(part, depth + 1) for part in value.values())
     if isinstance(value, list):
         return depth < DEEPEST and all(sound(part, depth + 1) for part in value)
-    # What is no number, as NaN, is in no range.
+    # What is not a number, as NaN, is in no range.
     most = LARGEST if isinstance(value, int) else LARGEST_FLOAT
     return not isinstance(value, (int, float)) or -most <= value <= most
 
@@ -62,6 +62,6 @@ def text_config(config: Config) -> Config:
 
 
 def whole(config: Config, key: str) -> int | None:
-    """Return a number of a config.json, or None where it is missing or no whole number above 0."""
+    """Return a number of a config.json, or None where it is missing or no integer above 0."""
     value = config.get(key)
     return value if is_whole(value, 1, LARGEST) else None

@@ -130,7 +130,7 @@ def entry_problems(distributed: Any, host: str, inventory: Collection[str], grou
             continue
         elif host in hosts or not {*hosts} & {*inventory}:
             found += [
-                f"{where}: hosts: {shown(other)} is no host of the inventory{near(other, inventory, 1)}"
+                f"{where}: hosts: {shown(other)} is not a host of the inventory{near(other, inventory, 1)}"
                 for other in hosts
                 if other not in inventory
             ]
@@ -145,7 +145,7 @@ def _group_problem(entry: Mapping[str, Any], groups: Groups | None) -> str | Non
     if group is None:
         return f"hosts {count}: needs group: NAME, the group of the inventory whose hosts the plan chooses from"
     if not isinstance(group, str) or group not in (groups or {group: ()}):
-        return f"{GROUP} {shown(group)}: is no group of the inventory{near(str(group), sorted(groups or {}), 1)}"
+        return f"{GROUP} {shown(group)}: is not a group of the inventory{near(str(group), sorted(groups or {}), 1)}"
     if groups is not None and len(groups[group]) < count:
         return f"hosts {count}: group {group} has {len(groups[group])}"
     return None

@@ -54,8 +54,8 @@ def read_objectives(model: str, slo: Any) -> Objectives:
         slo: its key ``slo``; None where it has none.
 
     Raises:
-        InputError: for what is no mapping, an unknown key, a share that is none, a share without a time, or a time
-            that is no limit of vLLM's histogram; the message names the nearest limits.
+        InputError: for what is not a mapping, an unknown key, a share that is none, a share without a time, or a time
+            that is not a limit of vLLM's histogram; the message names the nearest limits.
     """
     given = mapping(model, KEY, {} if slo is None else slo, "a mapping of objectives, such as {ttft_s: 2.5}")
     known = (*TIMES, "errors", "share")

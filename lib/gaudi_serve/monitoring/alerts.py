@@ -149,7 +149,7 @@ RECORDINGS = (
     ),
 )
 ENOUGH = "and on (host, model) host_model:vllm_requests:rate5m > <requests_per_s>"
-# The p95 of a model that has an objective of its own is no alert: the two rows are made for the others.
+# The p95 of a model that has an objective of its own is not an alert: the two rows are made for the others.
 QUANTILES = {
     "ttft_s": Alert(
         "TimeToFirstTokenHigh",

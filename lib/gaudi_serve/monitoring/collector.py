@@ -52,7 +52,7 @@ def _left(plan: Mapping[str, Any], host: Mapping[str, Any]) -> dict[str, Any]:
 def _cards(host: Mapping[str, Any]) -> dict[str, Any] | None:
     """Return how a host's cards are read; None where there are none."""
     metrics = platform_of(host.get("accelerator")).metrics
-    # Those on the bus: parts of a divided card are no cards, and one that its tool does not show is missing.
+    # Those on the bus: parts of a divided card are not cards, and one that its tool does not show is missing.
     modules = {module.get("bus_id") or module["module_id"] for module in host.get("modules") or ()}
     expected = int(host.get("pci_cards") or len(modules))
     return {"expected": expected, "read": asdict(metrics)} if metrics and expected else None

@@ -149,5 +149,5 @@ def _refuse_ports(found: Monitoring) -> None:
     for key in [*keys, "cards_port"]:
         port = getattr(found, key)
         if port and port in taken:
-            raise refusal("", f"{NAME}.{key}", port, f"is {taken[port]} too; say another")
+            raise refusal("", f"{NAME}.{key}", port, f"is {taken[port]} too; choose another")
         taken[port] = key

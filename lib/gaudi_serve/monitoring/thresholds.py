@@ -48,8 +48,8 @@ class Thresholds:
         """Return the defaults with what a user has set.
 
         Raises:
-            InputError: for what is no mapping, an unknown key, and a value that is no number above 0, or for a ratio
-                one above 1.
+            InputError: for what is not a mapping, an unknown key, a value that is not a number above 0, and a ratio
+                above 1.
         """
         known = [one.name for one in fields(cls)]
         found: dict[str, float] = {}

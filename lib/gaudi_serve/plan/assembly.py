@@ -152,7 +152,7 @@ def _of_host(
 def unset_models(name: str, services: Mapping[str, Any]) -> str:
     """Return the sentence for a host that serves models while its inventory names none."""
     return (
-        f"{name}: vllm_models is not set, but this host serves {', '.join(services)}; say vllm_models: [] to remove "
+        f"{name}: vllm_models is not set, but this host serves {', '.join(services)}; set vllm_models: [] to remove "
         "them all"
     )
 
@@ -191,5 +191,5 @@ def _strange_secrets(name: str, secrets: Any, models: Sequence[Any]) -> list[str
     for key in secrets:
         hint = near(key, lacking, 1) if key not in named else ""
         if hint:
-            warnings.append(f"{name}: vllm_secrets: {shown(str(key))} is no model of this host{hint}")
+            warnings.append(f"{name}: vllm_secrets: {shown(str(key))} is not a model of this host{hint}")
     return warnings

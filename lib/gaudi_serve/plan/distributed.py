@@ -34,7 +34,7 @@ EXECUTOR, ADDRESS = "distributed_executor_backend", "vllm_cluster_address"
 RAY, MP = "ray", "mp"
 # What would give Ray another secret than that of the hosts, or none.
 RAY_SECRETS = {"RAY_AUTH_TOKEN", "RAY_AUTH_MODE", "RAY_AUTH_TOKEN_PATH"}
-# Where the supervisors lose sight of each other for so long, the model is started anew.
+# Where the supervisors lose sight of each other for so long, the model is started again.
 MEMBER_TIMEOUT_S = 20
 # How far the clocks of a model's hosts may be apart; to measure them takes a second or two of it.
 CLOCKS_APART_S = 10
@@ -181,7 +181,7 @@ def _of_copies(spec: Spec) -> list[Problem]:
     if spec.copied_over_hosts and spec.get(EXECUTOR) == RAY:
         return [(EXECUTOR, RAY, "is not for copies on several hosts, which find each other without it; leave it out")]
     if spec.get("data_parallel_hybrid_lb") and not spec.copied_over_hosts:
-        allowed = "is for copies on several hosts; say data_parallel_size, or leave it out"
+        allowed = "is for copies on several hosts; set data_parallel_size, or leave it out"
         return [("data_parallel_hybrid_lb", spec["data_parallel_hybrid_lb"], allowed)]
     return []
 

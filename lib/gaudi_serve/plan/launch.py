@@ -396,7 +396,7 @@ def launch_warnings(spec: Spec, platform: Platform) -> list[str]:
     if hang and hang < LEAST_HANG_S:
         found.append(
             f"hang_timeout_s {hang} is below {LEAST_HANG_S}: a graph that compiles while serving may take longer, and "
-            "the server is started anew then"
+            "the server is started again then"
         )
     if spec.port < PRIVILEGED_PORTS:
         found.append(f"port {spec.port} is below {PRIVILEGED_PORTS}: the server gets NET_BIND_SERVICE for it")

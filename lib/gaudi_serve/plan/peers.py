@@ -200,7 +200,7 @@ def tied_models(name: str, fleet: Fleet, waits: bool = False) -> Tied:
     mine = [hosts for model in entries if name in (hosts := chosen.get(model, offered[model]))]
     names = dict.fromkeys(other for hosts in mine for other in hosts if other in fleet.hostvars)
     peers = {other: one for other in names if (one := fleet.peer(other, chosen, left))}
-    # What other hosts leave as it is keeps its cards in their plans, and is no matter of this one.
+    # What other hosts leave as it is keeps its cards in their plans, and is not matter of this one.
     own = {model: text for model, text in left.items() if name in offered[model]}
     return Tied(chosen, own, findings, peers)
 

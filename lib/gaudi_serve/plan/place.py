@@ -373,7 +373,7 @@ def topology_notes(host: Host, module_ids: Sequence[int]) -> list[str]:
         one, other = min(blind)
         notes.append(
             f"its cards {one} and {other} cannot read each other's memory: what they exchange goes through the host's, "
-            "and vLLM's own all-reduce is off; if a start hangs in NCCL, say env: {NCCL_P2P_DISABLE: '1'} and "
+            "and vLLM's own all-reduce is off; if a start hangs in NCCL, set env: {NCCL_P2P_DISABLE: '1'} and "
             "disable_custom_all_reduce: true"
         )
     return notes

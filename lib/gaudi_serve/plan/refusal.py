@@ -77,7 +77,7 @@ def _twice(plan: Mapping[str, Any], secrets: Any, host_name: str) -> list[Findin
         named = secrets.get(model["name"]) if isinstance(secrets, Mapping) else None
         for key in named if isinstance(named, Mapping) else ():
             if key in card_variables():
-                allowed = "must not be set: the plan chooses the cards; say module_ids"
+                allowed = "must not be set: the plan chooses the cards; set module_ids"
             elif key in model["env"]:
                 allowed = "is set by the model's launch too; a container takes one of the two, so say it in one place"
             else:

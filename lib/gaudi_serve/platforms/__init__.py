@@ -91,7 +91,7 @@ def serial_notes(host: Mapping[str, Any], key: str, serials: Sequence[str]) -> l
     known = [str(one["serial"]) for one in host.get("modules") or () if one.get("serial")]
     has = f"it has {', '.join(known)}" if known else "the serial numbers of its cards are not known"
     return [
-        f"{key}: {shown(serial)} is no card of this host{near(serial, known, 2)}; {has}"
+        f"{key}: {shown(serial)} is not a card of this host{near(serial, known, 2)}; {has}"
         for serial in serials
         if serial not in known
     ]

@@ -17,7 +17,7 @@ class Value:
     source: the column of a table, or the keys of a JSON value joined by dots; of lines the group ``value``. metric: its
     name after ``gaudi_serve_card_``. factor: what the number is multiplied by. labels: those of the metric beside the
     card's own. words: texts that stand for numbers; ``{}`` is any list or mapping. Of several values for one sample the
-    largest counts. A text that is no number, such as N/A, gives no sample.
+    largest counts. A text that is not a number, such as N/A, gives no sample.
     """
 
     source: str

@@ -17,7 +17,7 @@ WATCHERS = (
     *("Xorg", "Xwayland", "gnome-", "kwin", "sddm", "plymouthd", "systemd-logind", "nvtop", "btop"),
     *("amd-smi", "amdgpu_top", "rocm-smi", "gpuagent", "xpu-smi", "xpumd", "xpum"),
 )
-LEAST_KIB = 64 * 1024  # of a card's memory; a screen's cursor is no model
+LEAST_KIB = 64 * 1024  # of a card's memory; a screen's cursor is not a model
 FULL_MIB = 4096  # an idle card of the largest kind has a few hundred MiB in use
 UNSEEN = "it is on the PCI bus, and {by} does not show it"
 

@@ -100,7 +100,7 @@ def _problems(spec: Spec) -> list[Problem]:
         problems.append(("module_ids", spec["module_ids"], "are Gaudi cards, of which this CPU host has none"))
     if spec.get("distributed_executor_backend") == "ray" and not (spec.get("env") or {}).get(PLUGINS):
         allowed = (
-            "is refused by vLLM on processors; leave it out, or say mp (an image with a platform plug-in that names "
+            "is refused by vLLM on processors; leave it out, or set mp (an image with a platform plug-in that names "
             f"the resource {RAY_RESOURCE} takes it, with env: {PLUGINS})"
         )
         problems += unknown_executor(spec, ONE_HOST, allowed)

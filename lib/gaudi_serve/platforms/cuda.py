@@ -257,7 +257,7 @@ def _persistence(rows: Sequence[smi.Row]) -> list[str]:
     if not off:
         return []
     return [
-        f"persistence mode of cards {off} is off: each start sets the cards up anew; nvidia-persistenced keeps it on"
+        f"persistence mode of cards {off} is off: each start sets the cards up again; nvidia-persistenced keeps it on"
     ]
 
 
@@ -291,14 +291,14 @@ def _capability_problems(spec: Spec, model: Architecture, host: Host, cards: Seq
     capability, here = found
     if spec.get("dtype") == "bfloat16" and capability < BFLOAT16:
         other = "float16" if model.takes_float16 else "float32"
-        text = f"needs compute capability {_text(BFLOAT16)} or more, and {here}; say dtype: {other}"
+        text = f"needs compute capability {_text(BFLOAT16)} or more, and {here}; set dtype: {other}"
         problems.append(("dtype", "bfloat16", text))
     if spec.get("dtype") == "float16" and not model.takes_float16:
         other = "float32" if capability < BFLOAT16 else "bfloat16"
-        text = f"overflows in a model of kind {model.kind}, so that vLLM refuses it; say dtype: {other}"
+        text = f"overflows in a model of kind {model.kind}, so that vLLM refuses it; set dtype: {other}"
         problems.append(("dtype", "float16", text))
     if capability < FP8_CACHE:
-        text = f"needs compute capability {_text(FP8_CACHE)} or more, and {here}; say kv_cache_dtype: auto"
+        text = f"needs compute capability {_text(FP8_CACHE)} or more, and {here}; set kv_cache_dtype: auto"
         problems += cache_problems(spec, text)
     method, key, said = method_of(spec, model)
     if method == "modelopt" and model.quantisation.get("quant_algo") == "NVFP4":

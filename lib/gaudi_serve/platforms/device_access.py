@@ -80,7 +80,7 @@ class DeviceAccess:
         return found
 
     def docker_options(self, indices: Sequence[int], ids: Sequence[str] = (), root: str = "/") -> list[str]:
-        """Return the options by which docker run gives these devices to a container that is no model's."""
+        """Return the options by which docker run gives these devices to a container that is not a model's."""
         known = {"indices": ",".join(map(str, indices)), "ids": ",".join(ids or map(str, indices))}
         options = ["--runtime", self.runtime] if self.runtime else []
         options += [_filled(option, known) for option in self.options]

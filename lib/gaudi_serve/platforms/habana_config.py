@@ -70,10 +70,10 @@ RULES: dict[str, dict[str, Rule]] = {
 
 
 def parsed(text: str | None, host_name: str = "this host") -> dict[str, Any]:
-    """Return the file's content with sections and keys in small letters: the runtime reads them in any.
+    """Return the file's content with sections and keys in lowercase letters: the runtime reads them in any.
 
     Raises:
-        InputError: with the place, where the text is no TOML.
+        InputError: with the place, where the text is not TOML.
     """
     import tomllib
 
@@ -103,7 +103,7 @@ def habana_config(text: str | None, host_name: str = "this host") -> str:
         host_name: how messages call the host.
 
     Raises:
-        InputError: where the text is no TOML, its section no table, or where no edit of one line leaves all else what
+        InputError: where the text is not TOML, its section no table, or where no edit of one line leaves all else what
             it is.
     """
     found = parsed(text, host_name)

@@ -2,7 +2,7 @@
 
 Arguments and times are those of the vendor's guide and of fleets that use the tool (omnia, Intel's cloud); where the
 tool takes no time as an argument, minutes are an estimate. What lines of the report say besides a header, a verdict and
-one line a card nobody has published as text, so everything else is no result, and the raw log is kept.
+one line a card nobody has published as text, so everything else is not a result, and the raw log is kept.
 """
 
 from __future__ import annotations
@@ -110,7 +110,7 @@ def read_report(status: int, output: str, cards: Sequence[Card]) -> Report:
     """Return what a report says.
 
     A pass is an exit status of 0, the header, PASSED in the line below it, and PASSED of each card. A failure is FAILED
-    below the header. Everything else is no result.
+    below the header. Everything else is not a result.
 
     Args:
         status: the tool's exit status.

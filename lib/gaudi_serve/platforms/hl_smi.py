@@ -30,7 +30,7 @@ def text_lines(tool: str, text: Any) -> list[tuple[str, str]]:
     """Return the lines of a tool's output that are not blank, without colours, each with its place.
 
     Raises:
-        InputError: when the output is no text.
+        InputError: when the output is not a text.
     """
     if not isinstance(text, str):
         raise InputError(f"{tool}: {shown(text)} is not the text of its output")

@@ -103,7 +103,7 @@ def _errors(events: Sequence[tuple[int, str]]) -> CardErrors:
 def judge(errors: Errors | None, logged: CardErrors) -> tuple[str, str]:
     """Return why a card cannot be used, and what is sick of it while it serves; empty for nothing.
 
-    An error of the log lasts until the driver is loaded anew or the host boots. A newer driver says itself whether a
+    An error of the log lasts until the driver is loaded again or the host boots. A newer driver says itself whether a
     recovery is still needed, which no log shows.
 
     Args:
@@ -117,6 +117,6 @@ def judge(errors: Errors | None, logged: CardErrors) -> tuple[str, str]:
         after = f", after {logged.fatal}" if logged.fatal else ""
         return f"its driver asks for a recovery ({action}){after}; it is out of service until that is done", ""
     if logged.fatal and not action:
-        return f"{logged.fatal}; it is out of service until its driver is loaded anew or the host boots", ""
+        return f"{logged.fatal}; it is out of service until its driver is loaded again or the host boots", ""
     past = f"{logged.fatal}; its driver asks for no recovery now" if logged.fatal else ""
     return "", "; ".join(text for text in (past, logged.warned) if text)

@@ -128,7 +128,7 @@ def bus_id(text: str) -> str:
 
 
 def rows(text: str) -> list[Row]:
-    """Return the cards of a query with FIELDS; a line that is no row is none."""
+    """Return the cards of a query with FIELDS; a line that is not a row is none."""
     found = []
     for line in text.splitlines():
         cells = [cell.strip() for cell in line.split(", ")]

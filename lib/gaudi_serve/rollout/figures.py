@@ -35,7 +35,7 @@ def slower_models(before: Mapping[str, Known], after: Mapping[str, Known], toler
 
 
 def verified_text(host: str, before: Mapping[str, Known], after: Mapping[str, Known]) -> str:
-    """Return how a host has proven itself, for who decides whether the others follow: a line for each model.
+    """Return how a host passed its checks, for who decides whether the others follow: a line for each model.
 
     Args:
         host: its name.
@@ -46,7 +46,7 @@ def verified_text(host: str, before: Mapping[str, Known], after: Mapping[str, Kn
         f"first token after {new['first_token_s']:.3g} s{_was(before, model, 'first_token_s', '.3g')}"
         for model, new in sorted(after.items())
     ]
-    return "\n".join([f"{host} serves with the change, and has proven itself:", *(lines or ["it has no model"])])
+    return "\n".join([f"{host} serves with the change, and passed its checks:", *(lines or ["it has no model"])])
 
 
 def _was(before: Mapping[str, Known], model: str, key: str, form: str) -> str:

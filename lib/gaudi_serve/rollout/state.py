@@ -321,4 +321,4 @@ def _verdict(host: str, failure: Failure, first: str) -> str:
         return f"{host} could not be reached {when} it was changed, and the rollout stops: {LOST}"
     if not changed:
         return f"{host} was not changed yet, and the rollout stops: {first}"
-    return f"{host} has not proven itself, and the rollout stops: {first}"
+    return f"{host} failed its checks, and the rollout stops: {first}"

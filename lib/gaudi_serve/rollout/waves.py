@@ -184,7 +184,7 @@ def serving(known: Known) -> dict[str, tuple[str, ...]]:
     """Return the models that a host serves now, by their units, with their names for clients."""
     services = (known.get("gaudi_host") or {}).get("services") or {}
     launches = {name: one.get("launch") or {} for name, one in services.items() if one.get("active")}
-    # A part of a model is no server of its own: where it is away, so is the head of the same wave.
+    # A part of a model is not a server of its own: where it is away, so is the head of the same wave.
     return {name: served_names(name, one.get("command") or ()) for name, one in launches.items() if answers(one)}
 
 

@@ -302,7 +302,7 @@ def reason(result: Result, remedy: Sequence[str] = (), trace: str = "") -> list[
     rest = {key: value for key, value in result.items() if key not in QUIET_KEYS and not key.startswith("_")}
     lines += [f"{key}: {_text(value)}" for key, value in rest.items() if value not in (None, "", [], {})]
     lines += [line for line in trace.splitlines() if line not in lines]
-    return lines or ["it failed without a word"]
+    return lines or ["it failed silently"]
 
 
 def summary(result: Result, words: Sequence[str], host: str) -> str:
@@ -373,7 +373,7 @@ class StageOutput:
         self.running[host] = Running(task, now, now)
 
     def ok(self, outcome: Outcome, now: float) -> list[Line]:
-        """Take in a result that is no failure."""
+        """Take in a result that is not a failure."""
         self._ended(outcome.host, now)
         return self.item(outcome) if not self._had_items(outcome) else []
 

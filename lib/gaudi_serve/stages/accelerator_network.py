@@ -55,7 +55,7 @@ PrivateTmp=yes
 [Install]
 WantedBy=multi-user.target
 """
-# A driver that is loaded again shows its ports anew, and they are down.
+# A driver that is loaded again shows its ports again, and they are down.
 RULE_TEXT = (
     "# Written by gaudi-serve; the next run overwrites changes made here.\n"
     'ACTION=="add", SUBSYSTEM=="net", DRIVERS=="habanalabs*", TAG+="systemd", ENV{{SYSTEMD_WANTS}}+="{unit}"\n'
@@ -458,7 +458,7 @@ def _file_lines(network: Known, files: Mapping[str, str]) -> tuple[list[str], li
     """Return the files that are to be written, and those that are to go."""
     live, ours = network["files"], bool((network["settings"] or {}).get("gaudinet"))
     write = [path for path, text in files.items() if live.get(path) != sha256_text(text)]
-    # One of HCCL's that a host had before is no business of ours.
+    # One of HCCL's that a host had before is not business of ours.
     absent = [path for path, digest in live.items() if digest is not None and path not in files]
     # By the settings a run that was cut off is completed.
     absent.sort(key=lambda path: path == SETTINGS)

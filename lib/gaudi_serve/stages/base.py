@@ -157,7 +157,7 @@ def drift_lines(changes: Known, but: Sequence[str] = ()) -> list[str]:
 
     Args:
         changes: sentences or names by kind, as host_tuning_changes returns them.
-        but: keys that are no differences.
+        but: keys that are not differences.
     """
     lines = []
     for key, value in changes.items():

@@ -44,7 +44,7 @@ def daemon_json(
         The text wanted: the given one, to the letter, where it holds everything already.
 
     Raises:
-        InputError: with line and column, where the text is no JSON object; for a data_root that is no path.
+        InputError: with line and column, where the text is not JSON object; for a data_root that is not a path.
     """
     if data_root and not data_root.startswith("/"):
         raise InputError(f"{host_name}: container_runtime_data_root: {data_root!r}: an absolute path")
@@ -217,7 +217,7 @@ def _package(runtime: Runtime, live: Mapping[str, Any], wanted: Mapping[str, Any
     found, version = live["packages"].get(runtime.package), wanted[f"{runtime.name}_version"]
     if found and version in ("", found):
         missing = _missing_programs(runtime, live)
-        return [f"{runtime.package}: {' and '.join(missing)} missing, install it anew"] if missing else []
+        return [f"{runtime.package}: {' and '.join(missing)} missing, install it again"] if missing else []
     return [f"{runtime.package}: {found} -> {version or 'newest'}"]
 
 
@@ -238,7 +238,7 @@ def _to_install(runtime: Runtime, changes: Mapping[str, Any], wanted: Mapping[st
     apt takes the newest of a package that another one needs in a certain version, and refuses both then: of a version
     all are named.
     """
-    again = any("install it anew" in line for line in changes[f"install_{runtime.name}"])
+    again = any("install it again" in line for line in changes[f"install_{runtime.name}"])
     version = wanted[f"{runtime.name}_version"]
     names = [f"{name}={version}" for name in runtime.packages] if version else [runtime.package]
     known = {"name": runtime.name, "package": runtime.package, "packages": runtime.packages, "names": names}

@@ -85,7 +85,7 @@ def gateway_problems(
         # It may be anything, a key too.
         reasons.append(
             "fleet_gateway: (hidden): must be a mapping with address, port, clients and so on; leave it out on "
-            "hosts that are no gateways"
+            "hosts that are not gateways"
         )
     others = [name for name in gateways if name != host_name]
     if others and serves and (wrong := secret_problem(secret)):
@@ -143,7 +143,7 @@ def _of_models(ports: Mapping[int, str]) -> dict[int, str]:
 
 def _ports_taken(gateway: Gateway, taken: Mapping[int, str], host_name: str) -> list[str]:
     return [
-        f"{host_name}: fleet_gateway.{key}: {port}: {taken[port]} listens there; say another port"
+        f"{host_name}: fleet_gateway.{key}: {port}: {taken[port]} listens there; choose another port"
         for key, port in gateway.ports.items()
         if port in taken
     ]

@@ -44,7 +44,7 @@ def kernel_arguments_wanted(
         tuning: ``gaudi_tuning`` of the host, for what the user has given GRUB; None for nothing.
 
     Raises:
-        InputError: for an argument that is no text such as ``iommu=pt`` or comes twice, and for another iommu.
+        InputError: for an argument that is not a text such as ``iommu=pt`` or comes twice, and for another iommu.
     """
     # Ansible's own check takes YAML's bare on and off for the choices of that name, and hands booleans on.
     if not isinstance(iommu, str) or iommu not in IOMMU_CHOICES:
@@ -116,12 +116,12 @@ def hugepages_wanted(tuning: Mapping[str, Any], requested: Any, fraction: Any) -
     Both may come as text: ``-e key=value`` has nothing else.
 
     Raises:
-        InputError: for anything else than a whole number of pages, and a number from 0 to 1.
+        InputError: for anything else than an integer of pages, and a number from 0 to 1.
     """
     if requested is None:
         return {"pages": None, "note": None}
     if isinstance(requested, bool) or not re.fullmatch(r"[0-9]+", str(requested)):
-        raise InputError(f"host_tuning_hugepages: {requested!r}: a whole number of pages, 0 or more")
+        raise InputError(f"host_tuning_hugepages: {requested!r}: an integer of pages, 0 or more")
     share, size = _share(fraction), tuning["hugepage_kib"]
     most = int(tuning["mem_total_kib"] * share) // size
     pages = -(-int(requested) * HUGEPAGE_KIB // size)

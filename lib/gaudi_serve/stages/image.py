@@ -127,10 +127,10 @@ def images_shared(
     if not source_host:
         return {"own": list(missing), "take": [], "refusal": []}
     said = f"{host_name}: vllm_image_from_host {shown(source_host)}"
-    refusal = [] if source_host in hosts else [f"{said}: is no host of the inventory, which has {', '.join(hosts)}"]
+    refusal = [] if source_host in hosts else [f"{said}: is not a host of the inventory, which has {', '.join(hosts)}"]
     refusal += [
         f"{said}: image {entry['name']} has build_host {shown(entry['build_host'])}: one host brings images for all; "
-        "leave build_host out, or say the same host in both"
+        "leave build_host out, or set the same host in both"
         for entry in wanted
         if entry.get("build") == "gaudi" and entry.get("build_host", source_host) != source_host
     ]
@@ -147,7 +147,7 @@ def registry_login(registries: Any, image: str) -> dict[str, str]:
         image: its name; one without a registry is of docker.io.
 
     Raises:
-        InputError: where these are no logins.
+        InputError: where these are not logins.
     """
     if registries and not are_logins(registries):
         raise InputError(f"vllm_image_registries (hidden): {LOGINS}")
@@ -249,7 +249,7 @@ def _base(alias: str, recipe: Mapping[str, Any], release: str) -> str:
     row = release_of(release)
     if not row or not row.base:
         known = ", ".join(one.name for one in RELEASES if one.base)
-        raise _refusal(alias, "recipe.release", release, f"has no known base image ({known}); say base:")
+        raise _refusal(alias, "recipe.release", release, f"has no known base image ({known}); set base:")
     return f"{REGISTRY}/{release}/{row.base}:latest"
 
 

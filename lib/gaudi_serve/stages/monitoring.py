@@ -133,7 +133,7 @@ def monitoring_changes(live: Known, want: Wanted, certificates: Known) -> dict[s
     Args:
         live: ``gaudi_metrics`` of the host.
         want: what it is to have.
-        certificates: why certificates must be made anew, by their paths.
+        certificates: why certificates must be made again, by their paths.
 
     Returns:
         ``install``, ``certificates`` ([{path, name, group, why}]), ``write`` ([{path, text, mode, group, secret}]),
@@ -237,7 +237,7 @@ def monitoring_refusal(live: Known, want: Wanted, fleet: Known, ports: Mapping[i
             continue
         by = ports.get(port) or _other_program(live, name, port)
         if by:
-            reasons.append(f"{host}: {NAME}.{key}: {port}: {by} listens there; say another port")
+            reasons.append(f"{host}: {NAME}.{key}: {port}: {by} listens there; choose another port")
     if "gaudi-exporters.service" in want.units and not Watched.of(fleet["this"]).address:
         reasons.append(f"{host}: fleet_address: is required: at which {fleet['monitors'][0]['host']} reaches this host")
     return reasons

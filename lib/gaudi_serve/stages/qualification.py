@@ -69,7 +69,7 @@ def _run(host: Known, cards: Sequence[Known], tests: Sequence[AcceptanceTest]) -
 
 
 def _all(host: Known) -> list[Known]:
-    """Return all cards of a host, also those that cannot be used: a test that does not see one is no pass."""
+    """Return all cards of a host, also those that cannot be used: a test that does not see one is not a pass."""
     return [*host["modules"], *(host.get("unusable_cards") or ())]
 
 

@@ -127,7 +127,7 @@ class _Engine:
         now, then = _object(self.live), _object(before)
         if then is None or now is None:
             if self.live is not None:
-                self.left.append(f"{DAEMON}: is no JSON object; it stays")
+                self.left.append(f"{DAEMON}: is not JSON object; it stays")
             return
         result = {key: value for key, value in now.items() if key != "live-restore" or "live-restore" in then}
         if "live-restore" in then:
@@ -176,7 +176,7 @@ class _Engine:
         return "".join(f"{line}\n" for parts in lines for line in parts)
 
     def files(self) -> list[dict[str, Any]]:
-        """Return the files that are written anew, for module gaudi_files."""
+        """Return the files that are written again, for module gaudi_files."""
         found = []
         if self.daemon_differs and self.daemon is not None:
             found.append({"path": DAEMON, "content": self.daemon, "mode": self.mode, "hide": True})
@@ -280,7 +280,7 @@ def host_tuning_reset(tuning: Known, left: Known, packages: Sequence[str] = ()) 
         packages: the packages that the role may install.
 
     Returns:
-        As all ``*_reset`` filters, and ``paths``, ``empty``, ``grub`` (the menu is to be written anew), ``lines``
+        As all ``*_reset`` filters, and ``paths``, ``empty``, ``grub`` (the menu is to be written again), ``lines``
         (files with lines to be taken back), ``sysctl`` ({key: value}), ``governors`` ({governor: cpus}), ``reboot``.
     """
     found, touched = found_of(left, "host_tuning"), touched_by(left, "host_tuning")

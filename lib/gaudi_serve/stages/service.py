@@ -249,7 +249,7 @@ def _token_due(planned: Mapping[str, Any], now: str | None) -> bool:
 
 
 def _adoptable(planned: Mapping[str, Any], live: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the models of which only a container is left, and which the unit that is written anew takes over."""
+    """Return the models of which only a container is left, and which the unit that is written again takes over."""
     left = live.get("without_unit", {})
     return {name: unit for name, unit in left.items() if planned.get(name, {}).get("state") == "started"}
 
@@ -362,7 +362,7 @@ def secrets_refusal(secrets: Any, host_name: str = "this host") -> list[str]:
             continue
         for name, value in variables.items():
             if not isinstance(name, str) or not VARIABLE.fullmatch(name):
-                reasons.append(f"{host_name}: vllm_secrets: {model}: {shown(name)} is no name of a variable")
+                reasons.append(f"{host_name}: vllm_secrets: {model}: {shown(name)} is not a name of a variable")
             elif allowed := _secret_problem(value):
                 reasons.append(f"{host_name}: vllm_secrets: {model}: {readable(name)} must be {allowed}")
     return reasons
@@ -588,10 +588,10 @@ def model_refusal(
         model: its name as it was given; None where nobody has given one.
         hostvars: variables by host; read is the fact gaudi_services.
         hosts: the hosts that take part.
-        numbers: what else was given by the names of the variables, each a whole number from 1 to 9999999.
+        numbers: what else was given by the names of the variables, each an integer from 1 to 9999999.
     """
     wrong = [
-        f"{name} must be a whole number from 1 to 9999999; it is {shown(value)}"
+        f"{name} must be an integer from 1 to 9999999; it is {shown(value)}"
         for name, value in (numbers or {}).items()
         if not re.fullmatch("[1-9][0-9]{0,6}", str(value))
     ]
@@ -629,7 +629,7 @@ def restart_refusal(services: Mapping[str, Any], model: str, host_name: str = "t
     verb = "is" if len(lost) == 1 else "are"
     return [
         f"{host_name}: model {model}: its {' and its '.join(lost)} {verb} missing or empty, so a restart would end its "
-        "server and start none; run playbooks/models.yml, which writes it anew and lets the server go on"
+        "server and start none; run playbooks/models.yml, which writes it again and lets the server go on"
     ]
 
 

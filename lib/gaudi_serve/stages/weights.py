@@ -66,7 +66,7 @@ def weights_sources(
             allowed = f"differs from that of model {found[path]['name']}, which has the same weights {path}"
             raise refusal(f"model {name}", "source", full["source"], allowed)
         image = full.get("image")
-        # What is no text, the plan refuses.
+        # What is not a text, the plan refuses.
         image = names.get(image, image) if isinstance(image, str) else None
         found.setdefault(path, {"name": name, "weights": path, "image": image, "source": source})
     return list(found.values())
@@ -521,7 +521,7 @@ def _refusal(given: Given, live: Mapping[str, Any], source_host: Mapping[str, An
     reasons = weights_refusal(known["model_weights_models"], live, given.host, device, source_host, tokens)
     if name and name not in given.inventory:
         reasons.append(
-            f"{given.host}: model_weights_from_host {name}: is no host of the inventory, which has "
+            f"{given.host}: model_weights_from_host {name}: is not a host of the inventory, which has "
             f"{', '.join(given.inventory)}"
         )
     return reasons

@@ -191,7 +191,7 @@ def target(fleet: Mapping[str, Any], name: str, measured: Mapping[str, int]) -> 
             if one != two:
                 raise InputError(
                     f"model {name}: {key} is {one} on {first} and {two} on {host}, and one list of buckets cannot be "
-                    f"for both; say which, as --limit {first}"
+                    f"for both; select one, as --limit {first}"
                 )
     estimated = [int(model["memory"]["num_hpu_blocks"]) for model in planned.values() if model["memory"]]
     known = [*measured.values()] or estimated

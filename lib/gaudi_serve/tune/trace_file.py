@@ -57,7 +57,7 @@ class Columns:
             if key not in NAMES:
                 raise InputError(f"trace_columns: {shown(key)}: {allowed}{near(str(key), NAMES, 1)}")
             if not isinstance(name, str) or not name.strip():
-                raise InputError(f"trace_columns: {key}: {shown(name)} is no name of a column; {allowed}")
+                raise InputError(f"trace_columns: {key}: {shown(name)} is not a name of a column; {allowed}")
         if unit and unit not in UNITS:
             raise InputError(f"trace_time_unit: {shown(unit)}: must be one of {', '.join(UNITS)}")
         named = {key: (name.strip(),) for key, name in (columns or {}).items()}
@@ -98,7 +98,7 @@ def _text(path: str) -> str:
     except FileNotFoundError:
         raise InputError(f"trace: {path}: no such file; it must be {FORMS}") from None
     except UnicodeDecodeError:
-        raise InputError(f"trace: {path}: is no text in UTF-8; it must be {FORMS}") from None
+        raise InputError(f"trace: {path}: is not a text in UTF-8; it must be {FORMS}") from None
     except OSError as problem:
         raise InputError(f"trace: {path}: cannot be read: {problem.strerror}") from None
     if not text.strip():
@@ -147,7 +147,7 @@ def _json_lines(path: str, text: str) -> Iterator[tuple[str, Any]]:
 def _mappings(path: str, found: Iterable[tuple[str, Any]], columns: Columns) -> Iterator[Row]:
     for where, one in found:
         if not isinstance(one, Mapping):
-            raise InputError(f"trace: {path}: {where}: {shown(one)} is no mapping with {', '.join(NAMES)}")
+            raise InputError(f"trace: {path}: {where}: {shown(one)} is not a mapping with {', '.join(NAMES)}")
         _require_columns(f"trace: {path}: {where}", [str(name) for name in one], columns)
         yield where, one
 
@@ -176,7 +176,7 @@ def _value(where: str, kind: str, row: Mapping[str, Any], columns: Columns) -> A
     text = value.strip() if isinstance(value, str) else value
     number = int(text) if isinstance(text, str) and re.fullmatch("[0-9]{1,13}", text) else text
     if not isinstance(number, int) or isinstance(number, bool) or not least <= number <= LARGEST:
-        raise InputError(f"{where}: {name} {shown(value)} is not a whole number from {least} to {LARGEST}")
+        raise InputError(f"{where}: {name} {shown(value)} is not an integer from {least} to {LARGEST}")
     return number
 
 

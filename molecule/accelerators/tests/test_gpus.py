@@ -150,7 +150,7 @@ def test_an_older_toolkit_gives_cards_by_its_runtime(host: Any, playbook: Any) -
 
 @pytest.mark.anyhow
 def test_eight_cards_of_nvswitch(host: Any, playbook: Any) -> None:
-    # As a boot does, which numbers cards anew.
+    # As a boot does, which numbers cards again.
     host.check_output("systemctl stop vllm-first vllm-second; testhost-gpus cuda 8 4")
     change(host, fabric=["In Progress", "N/A"])
     run = playbook("playbooks/models.yml", wide_model=WIDE)

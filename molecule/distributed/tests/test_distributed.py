@@ -173,7 +173,7 @@ def test_a_rollout_changes_all_hosts_of_a_model_at_once(playbook: Any) -> None:
     before = {model: starts(model) for model in PORTS}
     refused = playbook("playbooks/rollout.yml", mol_seqs=4)
     assert refused.status != 0 and "has one server on the hosts of this run" in refused.flat
-    # Other tests may have the processors meanwhile: how fast the models are is no matter here.
+    # Other tests may have the processors meanwhile: how fast the models are is not matter here.
     allowed = {"rollout_downtime_allowed": True, "rollout_approved": True, "rollout_tolerance": 0}
     run = playbook("playbooks/rollout.yml", mol_seqs=4, **allowed)
     assert run.status == 0, run.text

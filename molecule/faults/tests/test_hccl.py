@@ -35,7 +35,7 @@ KEPT = "/root/hccl.json"
 
 @pytest.fixture(scope="module", autouse=True)
 def keep_the_first_measurement() -> None:
-    """Keep what converge has measured, before a test measures anew or cuts a measurement off."""
+    """Keep what converge has measured, before a test measures again or cuts a measurement off."""
     for name in HOSTS:
         testinfra.get_host(f"docker://{name}").check_output(f"[ -e {KEPT} ] || cp {FILE} {KEPT}")
 

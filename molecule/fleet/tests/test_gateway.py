@@ -122,7 +122,7 @@ def test_files_that_haproxy_refuses_change_nothing(host: Any, playbook: Any, add
     wrong = {"address": "0.0.0.0", "port": 443, "certificate": "/etc/ssl/private/none.pem", "clients": {}, "open": True}
     run = playbook("playbooks/gateway.yml", fleet_gateway=wrong)
     assert run.status != 0
-    assert "fleet_gateway.certificate: '/etc/ssl/private/none.pem': is no file on this host" in run.flat
+    assert "fleet_gateway.certificate: '/etc/ssl/private/none.pem': is not a file on this host" in run.flat
     # With -e every host is a gateway; the others serve models, and are told nothing of keys.
     assert before == host.check_output(
         "readlink /etc/gaudi-serve/gateway/current; systemctl show -p MainPID gaudi-gateway"

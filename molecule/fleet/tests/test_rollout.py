@@ -52,7 +52,7 @@ def test_who_may_not_begin_is_told_so(playbook: Any) -> None:
     assert "models would be down on mol-fleet-a, mol-fleet-b, mol-fleet-c at the same time" in once.flat
     wrong = playbook(ROLLOUT, mol_seqs=24, rollout_sreial=2)
     assert wrong.status != 0
-    assert "rollout_sreial: is no variable of a rollout; did you mean rollout_serial?" in wrong.flat
+    assert "rollout_sreial: is not a variable of a rollout; did you mean rollout_serial?" in wrong.flat
     assert {name: launched(name) for name in HOSTS} == before
 
 
@@ -90,7 +90,7 @@ def goes_back(playbook: Any, address: str, requested: dict[str, Any], said: str)
         time.sleep(2)
     assert run.status != 0
     assert said in run.flat, run.text
-    assert "mol-fleet-a has not proven itself, and the rollout stops" in run.flat
+    assert "mol-fleet-a failed its checks, and the rollout stops" in run.flat
     assert "It serves again what served before" in run.flat
     assert load.failed == []
     assert {name: launched(name) for name in HOSTS[1:]} == before
@@ -138,7 +138,7 @@ def dies_in_its_proof(lost: str, playbook: Any, address: str) -> None:
                 comes_back.start()
         time.sleep(2)
     assert run.run.status == 2, run.run.text
-    ended = {"server": "has not proven itself", "host": "could not be reached while it was changed"}[lost]
+    ended = {"server": "failed its checks", "host": "could not be reached while it was changed"}[lost]
     assert f"mol-fleet-a {ended}, and the rollout stops" in run.run.flat, run.run.text
     assert "It serves again what served before" in run.run.flat, run.run.text
     assert load.failed == []

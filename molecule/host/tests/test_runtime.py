@@ -83,7 +83,7 @@ def test_settings_of_the_runtime_are_toml(host: Any, playbook: Any, small: None)
     host.check_output(f"printf '{quoted}' > {config}")
     run = playbook("playbooks/runtime.yml")
     assert run.status == 0, run.text
-    assert "habana-container-cli missing, install it anew" in run.flat
+    assert "habana-container-cli missing, install it again" in run.flat
     written = host.file(config).content_string
     assert written == '[ "habana-container-runtime" ]\nvisible_devices_all_as_default = false\nmode = "oci"'
     shown = "docker run --rm --runtime=habana -e HABANA_VISIBLE_DEVICES=3 small:1 ls /dev/accel"

@@ -174,7 +174,7 @@ def test_nothing_to_take_where_the_first_host_fails(host: Any, other: Any, playb
     run = playbook(PLAYBOOK, "--limit", "all")
     said = run.flat
     assert run.status != 0
-    assert "mol-weights: model from-path: source: /srv/nfs/Copied is no folder on this host" in said
+    assert "mol-weights: model from-path: source: /srv/nfs/Copied is not a folder on this host" in said
     assert "mol-weights-b: model_weights_from_host mol-weights: has brought no weights in this run: it failed" in said
     assert not other.file(f"{DATA}/Copied").exists
     host.check_output(

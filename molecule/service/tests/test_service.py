@@ -263,8 +263,8 @@ def test_a_model_is_stopped_and_started_again(playbook: Any, unit: Any, started:
             "playbooks/restart.yml",
             {"model": "qwq-32b", "lines": "all", "restart_timeout": "0"},
             [
-                "lines must be a whole number from 1 to 9999999; it is 'all'",
-                "restart_timeout must be a whole number from 1 to 9999999; it is '0'",
+                "lines must be an integer from 1 to 9999999; it is 'all'",
+                "restart_timeout must be an integer from 1 to 9999999; it is '0'",
             ],
         ),
     ],

@@ -311,7 +311,7 @@ class Folder(Source):
         """List it, with the checksums of its manifest where it has one."""
         folder = Path(self.source["path"])
         if not folder.is_dir():
-            raise self.vanished(f"{folder} is no folder on this host; is it mounted?")
+            raise self.vanished(f"{folder} is not a folder on this host; is it mounted?")
         known = (read_manifest(folder) or {}).get("files", {})
         outside = links_out(folder)
         for name in outside:

@@ -57,7 +57,7 @@ def test_a_card_that_is_full_without_a_process_is_held(host: Any, seen: Any) -> 
     module = host.state["cards"][5]["module_id"]
     held = "a program that hl-smi does not show (96564 of its 98304 MiB are used)"
     assert seen().unused_cards == [f"card {module} is not used: it is held by {held}"]
-    # What driver and firmware keep is no model.
+    # What driver and firmware keep is not a model.
     host.state["cards"][5]["used_mib"] = 2048
     assert seen().unused_cards == []
 

@@ -51,7 +51,7 @@ def test_wanted_cards_with_nodes_rules_ports_and_hook(host: Any, bundle: Path) -
         (["HABANA_VISIBLE_DEVICES=99"], []),
         (["HABANA_VISIBLE_DEVICES=all"], [str(index) for index in range(8)]),
         ([], [str(index) for index in range(8)]),
-        # Of two it takes the first, and ALL is no index.
+        # Of two it takes the first, and ALL is not an index.
         (["HABANA_VISIBLE_DEVICES=4", "HABANA_VISIBLE_DEVICES=5"], ["4"]),
         (["HABANA_VISIBLE_DEVICES=ALL", "HABANA_VISIBLE_DEVICES=5"], []),
         (["HABANA_VISIBLE_DEVICES=2, 3"], ["2"]),

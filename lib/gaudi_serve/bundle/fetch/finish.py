@@ -46,7 +46,7 @@ def finish(bundle: Bundle, listed: Manifest, items: Sequence[Item], outcome: Out
     # What is left of an older list goes only when everything of this one is there.
     kept = {NAME, KEY, *outcome.keeps, *(before if problems else ())}
     strange = _clear(bundle, kept, before)
-    problems += [f"{path}: is no part of the bundle; move it away" for path in strange]
+    problems += [f"{path}: is not part of the bundle; move it away" for path in strange]
     manifest = _manifest(bundle, listed, items, outcome)
     write_changed(bundle.folder / NAME, manifest.text)
     _write_key(bundle, signer)

@@ -83,7 +83,7 @@ class _Image:
     def of_archive(self, archive: Path) -> Got:
         """Return the image of a local archive; what it was made from is compared, since making it reads it all."""
         if not archive.is_file():
-            raise FetchError(f"{archive}: is no file on this machine")
+            raise FetchError(f"{archive}: is not a file on this machine")
         with archive.open("rb") as handle:
             made = f"archive sha256:{hashlib.file_digest(handle, 'sha256').hexdigest()}"
         last = self.bundle.last(self.item)

@@ -136,7 +136,7 @@ def with_present(bundle: Bundle) -> tuple[Bundle, list[str]]:
         return replace(bundle, said=said), []
     problem = signature_problem(folder, fingerprint_of(folder))
     if problem:
-        return bundle, [f"{problem}; everything is looked at anew"]
+        return bundle, [f"{problem}; everything is looked at again"]
     known = read_sums(folder)
     # Before they are read: what is replaced meanwhile counts as another file.
     stats = {path: stat for path in known if (stat := stat_of(folder / path))}

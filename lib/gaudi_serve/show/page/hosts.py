@@ -8,7 +8,7 @@ from typing import Any
 from ...core.table import model_cell
 
 Known = Mapping[str, Any]
-TONES = 8  # colours of models; those beyond begin anew, and every card has its model's name too
+TONES = 8  # colours of models; those beyond begin again, and every card has its model's name too
 MEMORY = {
     "weights_gib": "weights",
     "kv_cache_gib": "KV cache",

@@ -105,7 +105,7 @@ def _chart(what: Known, note: str, groups: Mapping[Any, Sequence[Known]], x: str
         key: {one[x]: one[y] for one in group if one[x] is not None and one[y] is not None}
         for key, group in sorted(groups.items(), key=lambda item: -len(item[1]))
     }
-    # A single point is no line; the table has it.
+    # A single point is not a line; the table has it.
     lines = {key: points for key, points in lines.items() if len(points) > 1}
     shown = dict(list(lines.items())[:MOST_SERIES])
     places = sorted({place for points in shown.values() for place in points})[-MOST_POINTS:]

@@ -15,7 +15,7 @@ async function ask(path, options = {}) {
   if (answer.ok) return answer;
   const text = await answer.text();
   let message = text;
-  try { message = JSON.parse(text).error.message || text; } catch { /* It is no JSON, as of a proxy between. */ }
+  try { message = JSON.parse(text).error.message || text; } catch { /* It is not JSON, as of a proxy between. */ }
   const later = answer.headers.get("retry-after");
   throw new Error(`${message.trim() || answer.statusText} (${answer.status})${later ? ` Try again in ${later} s.` : ""}`);
 }
@@ -234,7 +234,7 @@ async function picture(file) {
     state.pictures.push(canvas.toDataURL("image/jpeg", 0.9));
     drawPictures();
   } catch {
-    say(`${file.name} is no picture that this browser can read.`);
+    say(`${file.name} is not a picture that this browser can read.`);
   } finally {
     URL.revokeObjectURL(source);
   }

@@ -262,7 +262,7 @@ class Bar:
         self.draw()
 
     def draw(self, end: str = "") -> None:
-        """Draw the bar anew."""
+        """Draw the bar again."""
         if self.hidden:
             return
         share = self.count / self.total if self.total else 0
