@@ -534,7 +534,7 @@ class Awx:
         fields, wrong = KINDS[kind], {}
         for name, value in given.items():
             if name not in fields:
-                wrong[name] = ["is no field of it"]
+                wrong[name] = ["is not a field of it"]
             elif problem := self.problem(fields[name], value):
                 wrong[name] = [problem]
         if before is None:
@@ -611,7 +611,7 @@ class Awx:
         if one["project"] not in self.updated or one["playbook"] not in self.playbooks:
             raise Refused(400, {"playbook": ["Playbook not found for project."]})
         if one["extra_vars"] and not isinstance(json.loads(one["extra_vars"]), dict):
-            raise Refused(400, {"extra_vars": ["is no mapping"]})
+            raise Refused(400, {"extra_vars": ["is not a mapping"]})
 
     def check_workflow_job_template_nodes(self, one: Mapping[str, Any]) -> None:
         """Refuse answers that the template's survey does not take, and a check where nobody is asked."""

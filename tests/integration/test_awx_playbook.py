@@ -303,7 +303,7 @@ def test_what_is_wrong_is_told_at_once_and_without_secrets(site: Site) -> None:
         "fleet_awx.forks: 0 is not an integer from 1 to 200",
         "fleet_awx.machine.ssh_key: (hidden) is not a text",
         "fleet_awx.project.url: (hidden) has a user or password",
-        "is no path inside the repository",
+        "is not a path inside the repository",
         "viewers: is not a known name; did you mean viewer?",
         "fleet_awx.vllm_secrets: (hidden) is not a mapping of models",
         "fleet_awx.vllm_image_registries: (hidden) is not a mapping of registries",

@@ -26,11 +26,17 @@ def test_own_addresses_and_names_of_them_pass(host: str) -> None:
 @pytest.mark.parametrize(
     ("host", "allowed"),
     [
-        ("10.0.0.256", "is no address; those of this host are 0.0.0.0, 10.0.0.1, 127.0.0.1, ::1, fe80::1"),
-        ("10.0.0.2", "is no address of this host; those of this host are 0.0.0.0, 10.0.0.1, 127.0.0.1, ::1, fe80::1"),
-        ("10:0", "is no address; those of this host are 0.0.0.0, 10.0.0.1, 127.0.0.1, ::1, fe80::1"),
+        ("10.0.0.256", "is not an address; those of this host are 0.0.0.0, 10.0.0.1, 127.0.0.1, ::1, fe80::1"),
+        (
+            "10.0.0.2",
+            "is not an address of this host; those of this host are 0.0.0.0, 10.0.0.1, 127.0.0.1, ::1, fe80::1",
+        ),
+        ("10:0", "is not an address; those of this host are 0.0.0.0, 10.0.0.1, 127.0.0.1, ::1, fe80::1"),
         ("there", "is 10.0.0.2 here; it must be an address of this host: those of this host are 0.0.0.0, 10.0.0.1"),
-        ("gone", "is no name that this host can resolve; it must be an address of this host: those of this host are"),
+        (
+            "gone",
+            "is not a name that this host can resolve; it must be an address of this host: those of this host are",
+        ),
     ],
 )
 def test_other_addresses_are_refused_before_a_server_is_stopped(host: str, allowed: str) -> None:

@@ -377,11 +377,11 @@ def test_everything_wrong_is_said_at_once_and_nothing_is_listed(tmp_path: Path) 
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("{", "is no JSON"),
+        ("{", "is not JSON"),
         ("[]", "schema null: must be 1"),
         ('{"schema": 2}', "schema 2: must be 1"),
-        ('{"schema": 1, "made": "", "items": [{}]}', "is no manifest of a bundle"),
-        ('{"schema": 1, "made": "", "items": [{"kind": "car"}]}', "is no manifest of a bundle"),
+        ('{"schema": 1, "made": "", "items": [{}]}', "is not a manifest of a bundle"),
+        ('{"schema": 1, "made": "", "items": [{"kind": "car"}]}', "is not a manifest of a bundle"),
     ],
 )
 def test_a_file_that_is_no_manifest_is_left_alone(tmp_path: Path, text: str, said: str) -> None:

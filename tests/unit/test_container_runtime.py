@@ -161,10 +161,10 @@ def test_habana_config_in_every_form_of_toml(text: str, expected: str | None) ->
 @pytest.mark.parametrize(
     ("text", "reason"),
     [
-        ("no toml\n", "is no TOML, and the runtime starts no container with it: Expected '=' after a key"),
+        ("no toml\n", "is not TOML, and the runtime starts no container with it: Expected '=' after a key"),
         (
             f"{SECTION}a = 1\n{SECTION}b = 2\n",
-            "is no TOML, and the runtime starts no container with it: Cannot declare",
+            "is not TOML, and the runtime starts no container with it: Cannot declare",
         ),
         ("habana-container-runtime = 1\n", "habana-container-runtime must be a table, it is 1"),
         (

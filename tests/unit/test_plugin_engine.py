@@ -147,7 +147,10 @@ def test_blocks_by_which_a_server_dies_in_warm_up_are_refused_with_what_fits() -
         ({"env": {"VLLM_BUCKETING_STRATEGY": "linear"}}, "env: VLLM_BUCKETING_STRATEGY 'linear': is not one of exp"),
         ({"bucketing": {"strategy": "file", "file": "(1, 128)\n"}}, "bucketing.file, line 1 "),
         ({"bucketing": {"strategy": "exponential"}}, "must have a strategy of exp, lin, pad, file"),
-        ({"bucketing": {"strategy": "pad", "decode_batch": {}}}, "has 'decode_batch', which is none of strategy, file"),
+        (
+            {"bucketing": {"strategy": "pad", "decode_batch": {}}},
+            "has 'decode_batch', which is not one of strategy, file",
+        ),
         (
             {"bucketing": {"strategy": "pad", "decode_bs": {"min": "8k"}}},
             "must have integers from 0 for min",
@@ -351,7 +354,7 @@ def test_a_model_that_came_later_wants_a_release_that_has_it() -> None:
 @pytest.mark.parametrize(("model", "chunk"), [("qwen3.5-35b-a3b", 128), ("granite-4.0-h-small", 256)])
 def test_tokens_of_a_step_that_are_no_whole_chunks_of_a_hybrid_are_refused(model: str, chunk: int) -> None:
     (error,) = of_entry(model, max_num_batched_tokens=8200)["errors"]
-    assert f"is no multiple of mamba_chunk_size {chunk}: the server stops at start; 8192 is one" in error["message"]
+    assert f"is not a multiple of mamba_chunk_size {chunk}: the server stops at start; 8192 is one" in error["message"]
     text = CATALOG[model]["config"]
     here = {CATALOG[model]["weights"]: {"config": {"text_config": text}, "bytes": CATALOG[model]["weight_bytes"]}}
     (error,) = of_entry(model, max_num_batched_tokens=8200, on_host=here)["errors"]

@@ -130,7 +130,7 @@ def test_data_goes_back_where_no_container_runs_from_it() -> None:
 
 def test_a_daemon_json_that_is_none_stays() -> None:
     plan = reset_host.container_runtime_reset(runtime("{nonsense", info=None), of_runtime(OWNERS))
-    assert plan["write"] == [] and "is no JSON object; it stays" in plan["left"][0]
+    assert plan["write"] == [] and "is not JSON object; it stays" in plan["left"][0]
 
 
 def test_a_site_from_before_the_records_goes_back_to_its_backup() -> None:

@@ -180,7 +180,10 @@ def test_files_beside_the_inventory_are_named_by_its_own_folder(trace: str) -> N
         ('{"arrival_s": 1}\n', "line 1: input_tokens (or ContextTokens) is missing among 'arrival_s'"),
         ("{]\n", "line 1: no JSON mapping: "),
         ('[{"arrival_s": true, "input_tokens": 1, "output_tokens": 1}]', "request 1: arrival_s true is neither"),
-        ('[{"arrival_s": 1, "input_tokens": 1.5, "output_tokens": 1}]', "request 1: input_tokens 1.5 is not a whole"),
+        (
+            '[{"arrival_s": 1, "input_tokens": 1.5, "output_tokens": 1}]',
+            "request 1: input_tokens 1.5 is not an integer",
+        ),
     ],
 )
 def test_what_is_wrong_with_a_trace_names_file_line_and_value(tmp_path: Path, text: str, sentence: str) -> None:
@@ -197,7 +200,7 @@ def test_a_trace_that_cannot_be_read_is_an_error(tmp_path: Path, monkeypatch: py
     (tmp_path / "large").write_text(AZURE + "1,1,1\n" * 3)
     for name, sentence in (
         ("none", "no such file; it must be a CSV file"),
-        ("binary", "is no text in UTF-8; it must be"),
+        ("binary", "is not a text in UTF-8; it must be"),
         ("", "cannot be read: Is a directory"),
     ):
         with pytest.raises(InputError, match=sentence):

@@ -485,7 +485,9 @@ def _inventory(value: Any) -> dict[str, Any]:
         text = "is required: the folder of the inventory in its repository, such as inventory/mine; or hosts"
         raise refusal("", "fleet_awx.inventory.path", None, text)
     if path.startswith("/") or ".." in path.split("/"):
-        raise refusal("", "fleet_awx.inventory.path", path, "is no path inside the repository, such as inventory/mine")
+        raise refusal(
+            "", "fleet_awx.inventory.path", path, "is not a path inside the repository, such as inventory/mine"
+        )
     if names.get("project") is not None and not path:
         text = "is required with a project: the folder of the inventory in it, such as inventory/mine"
         raise refusal("", "fleet_awx.inventory.path", None, text)
@@ -567,7 +569,7 @@ def _schedules(value: Any) -> dict[str, str]:
     found = {key: default[key] if names.get(key) is None else names[key] for key in default}
     for key, rule in found.items():
         if rule is not False and (not isinstance(rule, str) or not RRULE.fullmatch(rule)):
-            allowed = f"is no rule such as {default[key]}; false keeps the schedule off"
+            allowed = f"is not a rule such as {default[key]}; false keeps the schedule off"
             raise refusal("", f"fleet_awx.schedules.{key}", rule, allowed)
     return {key: rule or "" for key, rule in found.items()}
 

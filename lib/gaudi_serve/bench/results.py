@@ -143,7 +143,7 @@ def _read_line(line: str) -> tuple[str, dict[str, Any]]:
     try:
         found = json.loads(line, parse_constant=_no_constant)
     except (ValueError, RecursionError):
-        return "is no JSON", {}
+        return "is not JSON", {}
     return (problem, {}) if (problem := record_problem(found)) else ("", found)
 
 
@@ -155,7 +155,7 @@ def _no_constant(name: str) -> float:
 def record_problem(found: Any) -> str:
     """Return what is wrong with a kept line; empty where nothing is."""
     if not isinstance(found, dict):
-        return "is no mapping"
+        return "is not a mapping"
     return next(_problems(found), "")
 
 

@@ -26,7 +26,7 @@ def read_limits(given: Any) -> Objectives:
     known = mapping("", "objectives", given, "a mapping of objectives, such as {ttft_s: 2.5, itl_s: 0.1}")
     for name, value in known.items():
         if name not in NAMES:
-            raise refusal("", "objectives", name, f"is no objective; known are {', '.join(NAMES)}")
+            raise refusal("", "objectives", name, f"is not an objective; known are {', '.join(NAMES)}")
         if name in ("ttft_s", "itl_s") and not (is_number(value, 0, 10**5) and value > 0):
             raise refusal("", f"objectives.{name}", value, "is not a number of seconds above 0")
         if name in ("errors", "share") and not (is_number(value, 0, 1) and (name == "errors" or 0 < value < 1)):

@@ -171,7 +171,7 @@ def planned(
     counted = counted or server
     strategy = answer(partial(Strategy.of, name, counted))
     if goal.like and isinstance(strategy, InputError):
-        raise refusal("", "limits.like", goal.like, f"is no plan to compare with: {strategy}")
+        raise refusal("", "limits.like", goal.like, f"is not a plan to compare with: {strategy}")
 
     def made(part: Traffic) -> tuple[BucketPlan, Bounds | None]:
         bounds = bounds_of(goal, counted, strategy, part)

@@ -68,7 +68,7 @@ def _fields(number: int, line: str) -> Fields:
     except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError):
         raise _wrong(number, line, f"is none that the server reads; {FORM}") from None
     if not isinstance(found, tuple) or len(found) != 3:
-        raise _wrong(number, line, f"is no tuple of three; {FORM}")
+        raise _wrong(number, line, f"is not a tuple of three; {FORM}")
     one, two, three = (_numbers(number, line, part) for part in found)
     return one, two, three
 

@@ -57,7 +57,7 @@ def plugin_buckets(given: PluginInput) -> PluginBuckets:
     settings, chunk, rules = given.settings, given.mamba_chunk_size, given.rules
     if rules.checks_chunk and settings.enabled and chunk and given.max_num_batched_tokens % chunk:
         nearest = max(1, given.max_num_batched_tokens // chunk) * chunk
-        stops = f"is no multiple of mamba_chunk_size {chunk}: the server stops at start; {nearest} is one"
+        stops = f"is not a multiple of mamba_chunk_size {chunk}: the server stops at start; {nearest} is one"
         raise refusal("", "max_num_batched_tokens", given.max_num_batched_tokens, stops)
     if not settings.enabled:
         nothing = BucketGrid(())

@@ -67,7 +67,9 @@ def _contexts(given: PluginInput, most: int) -> tuple[int, ...]:
         return tuple(range(most + 2))
     if most < 0:
         nearest = max(1, given.max_model_len // given.block_size) * given.block_size
-        stops = f"is no multiple of block_size {given.block_size}: with prefix caching the server stops; {nearest} is"
+        stops = (
+            f"is not a multiple of block_size {given.block_size}: with prefix caching the server stops; {nearest} is"
+        )
         raise refusal("", "max_model_len", given.max_model_len, f"{stops} one")
     count = _doublings(most) + 1 if most else 0
     return (0, *(math.ceil(most ** ((1 / count) * index)) for index in range(1, count + 1)))

@@ -21,7 +21,7 @@ def linear_values(given: PluginInput, dimension: str, wanted: PluginRange) -> tu
     if low == high == 0:
         return (0,)
     if step == 0:
-        raise refuse_range(given, dimension, "STEP", 0, "is no step: the server stops at start; write 1 or more")
+        raise refuse_range(given, dimension, "STEP", 0, "is not a step: the server stops at start; write 1 or more")
     refuse_many(given, dimension, high // step if step > 0 else 0, high)
     first = low or step
     values = [0] if low == 0 else []

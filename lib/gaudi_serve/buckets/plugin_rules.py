@@ -111,7 +111,7 @@ def rules_of(version: str | None) -> PluginRules:
     if version is None:
         return NEWEST
     if not isinstance(version, str) or not VERSION.fullmatch(version):
-        raise refusal("", "vllm_version", version, "is no version of vLLM, such as '0.26.0'")
+        raise refusal("", "vllm_version", version, "is not a version of vLLM, such as '0.26.0'")
     found = [row for row in RULES if comparable(row.since) <= comparable(version)]
     if not found:
         raise refusal("", "vllm_version", version, f"is before {RULES[0].since}, the first with the plugin's buckets")

@@ -125,7 +125,7 @@ def _bucketing(value: Any) -> str | None:
         elif key in BUCKET_RANGES:
             allowed = _bucket_range(key, said)
         else:
-            allowed = f"has {shown(key)}, which is none of strategy, file, {', '.join(BUCKET_RANGES)}"
+            allowed = f"has {shown(key)}, which is not one of strategy, file, {', '.join(BUCKET_RANGES)}"
         if allowed:
             return allowed
     if ("file" in value) != (value.get("strategy") == "file"):

@@ -185,7 +185,7 @@ def _problems(spec: Spec) -> list[Problem]:
             option = "its own name, such as override_generation_config: {temperature: 0.5}"
             problems.append(("extra_args", argument, f"loses its quotes in the script; give the option by {option}"))
         elif argument.startswith("--") and name not in OPTION_NAMES:
-            problems.append(("extra_args", argument, "is no option of vLLM"))
+            problems.append(("extra_args", argument, "is not an option of vLLM"))
     first = {key: (key, value, allowed) for key, value, allowed in reversed(problems)}
     return list(first.values())
 

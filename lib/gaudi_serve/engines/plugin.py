@@ -306,7 +306,7 @@ def _problems(spec: Spec) -> list[Problem]:
         problems.append(("quantization", "inc", allowed))
     cache = str(spec.get("kv_cache_dtype"))
     if cache.startswith("fp8") and cache != FP8_CACHE:
-        problems.append(("kv_cache_dtype", cache, f"is no cache of the plugin: the server stops; set {FP8_CACHE}"))
+        problems.append(("kv_cache_dtype", cache, f"is not a cache of the plugin: the server stops; set {FP8_CACHE}"))
     source = spec.get("source")
     if isinstance(source, Mapping) and source.get("convert"):
         allowed = "must have no convert: the plugin serves the original weights on Gaudi2 and on Gaudi3"

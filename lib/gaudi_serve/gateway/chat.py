@@ -22,10 +22,10 @@ RULES = {
     **dict.fromkeys(ALLOWING, Rule(is_flag, "is not true or false")),
     "title": Rule(
         lambda value: isinstance(value, str) and value.isprintable() and 1 <= len(value) <= 80,
-        "is no text of one line and at most 80 signs",
+        "is not a text of one line and at most 80 signs",
     ),
     "system_prompt": Rule(
-        lambda value: isinstance(value, str) and len(value) <= 10_000, "is no text of at most 10,000 signs"
+        lambda value: isinstance(value, str) and len(value) <= 10_000, "is not a text of at most 10,000 signs"
     ),
 }
 KEYS = (*RULES, "users")
@@ -74,7 +74,9 @@ def _users(given: Any, fleet: ClientNames | None) -> tuple[Client, ...]:
 
 def _user(name: Any, given: Any, fleet: ClientNames | None) -> Client:
     if not isinstance(name, str) or not NAME.fullmatch(name):
-        raise refusal("", f"{KEY}.users", name, "is no name of lowercase letters, digits, dots, dashes and underscores")
+        raise refusal(
+            "", f"{KEY}.users", name, "is not a name of lowercase letters, digits, dots, dashes and underscores"
+        )
     label = f"{KEY}.users.{name}"
     if not isinstance(given, Mapping):
         raise InputError(f"{label}: (hidden) is not a mapping with password or sha256, models, requests_per_minute")

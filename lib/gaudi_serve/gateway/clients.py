@@ -53,7 +53,7 @@ def integer(low: int, high: int) -> Rule:
     return rule_of({"type": "int"}, Rule(whole(low, high), f"is not an integer from {low} to {high}"))
 
 
-ADDRESS = Rule(is_address, "is no address of the gateway's host, such as 127.0.0.1, or 0.0.0.0 for all")
+ADDRESS = Rule(is_address, "is not an address of the gateway's host, such as 127.0.0.1, or 0.0.0.0 for all")
 RATE = integer(1, 1_000_000)
 
 
@@ -82,7 +82,7 @@ def read_clients(given: Any, fleet: ClientNames | None) -> tuple[Client, ...]:
     for name, said in given.items():
         label = f"fleet_gateway.clients.{shown(name) if not isinstance(name, str) else name}"
         if not isinstance(name, str) or not NAME.fullmatch(name):
-            allowed = "is no name of lowercase letters, digits, dots, dashes and underscores"
+            allowed = "is not a name of lowercase letters, digits, dots, dashes and underscores"
             raise refusal("", "fleet_gateway.clients", name, allowed)
         client = read_client(label, name, said, fleet)
         if client.sha256 in found:

@@ -115,7 +115,7 @@ def _servers(path: Path) -> list[dict[str, Any]]:
 def certificate_problem(path: str) -> str:
     """Return why a file with certificate and key cannot be used; empty where it can."""
     if not Path(path).is_file():
-        return "is no file on this host"
+        return "is not a file on this host"
     try:
         ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(path, password=lambda: "")
     except (OSError, ValueError) as problem:

@@ -39,7 +39,7 @@ OPERATOR_PATHS = (
     *("/v1/load_lora_adapter", "/v1/unload_lora_adapter", "/collective_rpc", "/update_weights"),
     *("/reset_prefix_cache", "/reset_mm_cache", "/scale_elastic_ep", "/start_profile", "/stop_profile"),
 )
-NO_ORIGIN = "is no origin such as https://a.example"
+NO_ORIGIN = "is not an origin such as https://a.example"
 ORIGIN = re.compile(r"https?://[a-z0-9.-]+(?::[0-9]{1,5})?", re.ASCII)
 
 
@@ -130,7 +130,7 @@ def _texts(key: str, given: Any, pattern: re.Pattern[str], allowed: str) -> tupl
 
 
 def _paths(given: Any) -> tuple[str, ...]:
-    paths = _texts("paths", given, PATH, "is no path such as /pooling")
+    paths = _texts("paths", given, PATH, "is not a path such as /pooling")
     for path in paths:
         if path in OWN_PATHS or path.startswith(OWN_FOLDERS):
             raise refusal("", "fleet_gateway.paths", path, "is answered by the gateway itself; leave it out")
@@ -179,12 +179,12 @@ RULES = {
     "address": ADDRESS,
     "certificate": Rule(
         lambda value: isinstance(value, str) and re.fullmatch(r"/[\w./+@-]+", value) is not None,
-        "is no path on the gateway's host, such as /etc/ssl/private/gateway.pem",
+        "is not a path on the gateway's host, such as /etc/ssl/private/gateway.pem",
     ),
     "virtual_address": Rule(
-        _is_virtual, "is no address of a host with the length of its network, such as 10.0.0.100/24"
+        _is_virtual, "is not an address of a host with the length of its network, such as 10.0.0.100/24"
     ),
-    "virtual_interface": Rule(matching(r"[\w.:@-]{1,15}"), "is no name of an interface, such as eth0"),
+    "virtual_interface": Rule(matching(r"[\w.:@-]{1,15}"), "is not a name of an interface, such as eth0"),
     **{key: integer(*limits) for key, limits in NUMBERS.items()},
     **dict.fromkeys((*ALLOWING, "usage"), Rule(is_flag, "is not true or false")),
 }

@@ -61,7 +61,7 @@ def read_objectives(model: str, slo: Any) -> Objectives:
     known = (*TIMES, "errors", "share")
     for name, value in given.items():
         if name not in known:
-            raise refusal(model, KEY, name, f"is no objective; known are {', '.join(known)}")
+            raise refusal(model, KEY, name, f"is not an objective; known are {', '.join(known)}")
         if name in TIMES:
             _must_be_limit(model, name, value)
         elif not is_number(value, 0, 1) or value in (0, 1):
@@ -79,7 +79,7 @@ def _must_be_limit(model: str, name: str, value: Any) -> None:
     if value not in limits:
         at = bisect_left(limits, value)
         nearest = " or ".join(f"{one:g}" for one in limits[max(0, at - 1) : at + 1])
-        raise refusal(model, f"{KEY}.{name}", value, f"is no limit of vLLM's histogram; the nearest is {nearest}")
+        raise refusal(model, f"{KEY}.{name}", value, f"is not a limit of vLLM's histogram; the nearest is {nearest}")
 
 
 def read_all(models: Mapping[str, Any]) -> dict[str, Objectives]:

@@ -66,10 +66,12 @@ RULES: dict[str, Rule] = {
     # All of it is the toolkit's, which removes what it does not write.
     "files_only": Rule(
         lambda value: FOLDER.good(value) and str(value).rstrip("/").endswith("/gaudi-serve"),
-        "is no folder of the toolkit's own: the absolute path must end in /gaudi-serve",
+        "is not a folder of the toolkit's own: the absolute path must end in /gaudi-serve",
     ),
     "state": Rule(one_of("present", "absent"), "is neither present nor absent"),
-    "runbooks": Rule(matching(r"(https?:/)?/[!-~]+"), "is no address of a page, such as https://wiki.example/alerts"),
+    "runbooks": Rule(
+        matching(r"(https?:/)?/[!-~]+"), "is not an address of a page, such as https://wiki.example/alerts"
+    ),
 }
 PATHS = ("grafana", "files_only")
 MAPPINGS = ("alertmanager", "thresholds")
@@ -118,7 +120,7 @@ def _hosts(given: Any, inventory: Collection[str] | None) -> tuple[str, ...]:
     for name in given if inventory is not None else ():
         if name not in (inventory or ()):
             hint = near(name, inventory or (), 1)
-            raise refusal("", f"{NAME}.hosts", name, f"is no host of the inventory{hint}")
+            raise refusal("", f"{NAME}.hosts", name, f"is not a host of the inventory{hint}")
     return tuple(given)
 
 

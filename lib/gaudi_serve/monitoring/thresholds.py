@@ -56,7 +56,7 @@ class Thresholds:
         wanted: Mapping[Any, Any] = mapping("", KEY, given or {}, "a mapping of thresholds to numbers")
         for name, value in wanted.items():
             if name not in known:
-                raise refusal("", KEY, name, f"is no threshold; known are {', '.join(known)}")
+                raise refusal("", KEY, name, f"is not a threshold; known are {', '.join(known)}")
             most = 1 if name.endswith("_ratio") else MOST
             if not is_number(value, 0, most) or not value:
                 raise refusal("", f"{KEY}.{name}", value, f"is not a number above 0, and {most:g} at most")

@@ -117,12 +117,12 @@ def _address_problems(spec: Spec, host: Host) -> list[Problem]:
         found = host.names.get(name)
         if found is None or any(_is_own(address, addresses) for address in found):
             return []
-        behind = f"is {', '.join(found)} here" if found else "is no name that this host can resolve"
+        behind = f"is {', '.join(found)} here" if found else "is not a name that this host can resolve"
         return [("host", name, f"{behind}; it must be an address of this host: {own}")]
     try:
-        return [] if _is_own(name, addresses) else [("host", name, f"is no address of this host; {own}")]
+        return [] if _is_own(name, addresses) else [("host", name, f"is not an address of this host; {own}")]
     except ValueError:
-        return [("host", name, f"is no address; {own}")]
+        return [("host", name, f"is not an address; {own}")]
 
 
 def _is_own(text: str, addresses: Sequence[str] | None) -> bool:
@@ -158,7 +158,7 @@ def _option_problems(spec: Spec, engine: Engine, platform: Platform, release: st
     own = OWN_KEYS if engine.own_options else OWN_KEYS - OPTION_NAMES
     known, newest = (platform.options(text) | own for text in (stated or release, release))
     return [
-        (key, value, f"is no option of {platform.software(release)}{f' {stated}' if key in newest else ''}")
+        (key, value, f"is not an option of {platform.software(release)}{f' {stated}' if key in newest else ''}")
         for key, value in spec.items()
         if key in OPTION_NAMES and key not in known
     ]

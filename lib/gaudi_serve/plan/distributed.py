@@ -154,7 +154,7 @@ def _of_address(name: str, host: Host, addresses: Mapping[str, str]) -> list[Pro
     if address.is_loopback or address.is_unspecified or address.is_link_local:
         return [(ADDRESS, mine, f"is reached by no other host; {choice}")]
     if own and mine not in own:
-        return [(ADDRESS, mine, f"is no address of this host; {choice}")]
+        return [(ADDRESS, mine, f"is not an address of this host; {choice}")]
     return [(ADDRESS, mine, f"is the address of {others[0]} too; {choice}")] if others else []
 
 

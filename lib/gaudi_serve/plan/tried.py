@@ -27,7 +27,7 @@ def unknown_entry(entry: Any, catalog: Mapping[str, Any], host_name: str) -> Fin
     if isinstance(entry, str) and entry in catalog:
         return None
     hint = near(entry, list(catalog), 1) if isinstance(entry, str) else ""
-    allowed = f"is no entry of the catalog of this host{hint}"
+    allowed = f"is not an entry of the catalog of this host{hint}"
     return Finding(host_name, "plan_try", f"{host_name}: plan_try {shown(entry)}: {allowed}", None, None, allowed)
 
 

@@ -71,8 +71,8 @@ def _problems(spec: Spec) -> list[Problem]:
     if spec.get("kv_cache_memory_bytes") is not None:
         # Of the plugin no version from 0.10.1 to 0.27 reads it in its own worker, and the fork is older than it.
         allowed = (
-            "is read by no server on Gaudi: the plugin's KV cache is what gpu_memory_utilization leaves, without a "
-            f"word; set num_gpu_blocks_override, in blocks of {BLOCK} tokens, or gpu_memory_utilization"
+            "is read by no server on Gaudi: the plugin's KV cache is what gpu_memory_utilization leaves, silently; "
+            f"set num_gpu_blocks_override, in blocks of {BLOCK} tokens, or gpu_memory_utilization"
         )
         problems.append(("kv_cache_memory_bytes", spec["kv_cache_memory_bytes"], allowed))
     if _lazy(spec) and UPSTREAM_TORCH in str(spec.get("image")):

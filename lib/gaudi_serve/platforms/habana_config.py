@@ -80,7 +80,7 @@ def parsed(text: str | None, host_name: str = "this host") -> dict[str, Any]:
     try:
         found = tomllib.loads(text or "")
     except tomllib.TOMLDecodeError as problem:
-        raise _refusal(host_name, f"is no TOML, and the runtime starts no container with it: {problem}") from None
+        raise _refusal(host_name, f"is not TOML, and the runtime starts no container with it: {problem}") from None
     result: dict[str, Any] = {}
     for name, value in found.items():
         if not isinstance(value, dict):

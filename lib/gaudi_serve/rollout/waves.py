@@ -93,19 +93,19 @@ def read_settings(variables: Known, hosts: Sequence[str]) -> Settings:
     """
     for name in variables:
         if str(name).startswith("rollout_") and name not in (*SETTINGS, *SAID):
-            raise refusal("", readable(name), None, f"is no variable of a rollout{near(name, SETTINGS, 1)}")
+            raise refusal("", readable(name), None, f"is not a variable of a rollout{near(name, SETTINGS, 1)}")
     # A survey gives an empty text for what nobody has answered.
     given = {name: None if variables.get(name) == "" else variables.get(name) for name in SETTINGS}
     canary = given["rollout_canary"]
     if canary is not None and canary not in hosts:
         hint = near(canary, hosts, 1) or f"; there are {', '.join(hosts)}"
-        raise refusal("", "rollout_canary", canary, f"is no host of this run{hint}")
+        raise refusal("", "rollout_canary", canary, f"is not a host of this run{hint}")
     for name in ("rollout_approved", "rollout_downtime_allowed", "rollout_as_approved"):
         if given[name] is not None and not is_flag_text(given[name]):
             raise refusal("", name, given[name], "is not true or false")
     for name in ("rollout_drain_command", "rollout_ready_command"):
         if given[name] is not None and not (isinstance(given[name], str) and str(given[name]).strip()):
-            raise refusal("", name, given[name], "is no command; write program and arguments as one text")
+            raise refusal("", name, given[name], "is not a command; write program and arguments as one text")
     commands = [given[name] for name in ("rollout_drain_command", "rollout_ready_command")]
     if bool(commands[0]) != bool(commands[1]):
         raise InputError("rollout_drain_command and rollout_ready_command: one without the other would leave hosts out")

@@ -90,7 +90,7 @@ def _host(known: Known, name: str) -> dict[str, Any]:
     if left := gateway_left(known.get("gaudi_services"), [name] if "gateway_status" in known else [], name):
         drift["gateway"] = [text.removeprefix(f"{name}: gateway: ") for text in left]
     plan = known["preflight_plan"] if serves else {"models": []}
-    going_on = left_models(plan, known["gaudi_services"]["units"]) if serves else []
+    going_on = left_models(plan, known["gaudi_services"].get("units") or {}) if serves else []
     models = [_model(model, known) for model in [*plan["models"], *going_on]]
     silent = [f"{model['name']} does not answer: {model['problem']}" for model in models if model["problem"]]
     if silent:

@@ -418,7 +418,7 @@ def nobodys_secrets(
         + (
             f"shares a server with {entries[key]}; write its secrets under {entries[key]}"
             if key in entries
-            else f"is no model of any host{near(key, known, 1)}"
+            else f"is not a model of any host{near(key, known, 1)}"
         )
         for key in secrets
         if key not in known

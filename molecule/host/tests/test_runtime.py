@@ -88,7 +88,7 @@ def test_settings_of_the_runtime_are_toml(host: Any, playbook: Any, small: None)
     assert written == '[ "habana-container-runtime" ]\nvisible_devices_all_as_default = false\nmode = "oci"'
     shown = "docker run --rm --runtime=habana -e HABANA_VISIBLE_DEVICES=3 small:1 ls /dev/accel"
     assert host.check_output(shown).split() == ["accel3", "accel_controlD3"]
-    for text, reason in (("no toml", "is no TOML"), ("mount_accelerators = false", "gives no container a card")):
+    for text, reason in (("no toml", "is not TOML"), ("mount_accelerators = false", "gives no container a card")):
         host.check_output(f"echo '{text}' > {config}")
         run = playbook("playbooks/runtime.yml")
         assert run.status != 0

@@ -343,7 +343,7 @@ class Host:
 
     def do_haproxy_config(self, given: dict[str, Any]) -> dict[str, Any]:
         """Compare the files of a gateway that has none yet, and has no certificate."""
-        certificate = "is no file on this host" if given.get("certificate") else ""
+        certificate = "is not a file on this host" if given.get("certificate") else ""
         return {"differs": sorted(given["files"]), "certificate": certificate}
 
     def see_metrics(self) -> dict[str, Any]:

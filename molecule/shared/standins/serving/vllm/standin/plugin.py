@@ -66,13 +66,17 @@ def file_of(settings: PluginSettings) -> str | None:
 WANTED_SKIP = "If you want to skip warmup, set VLLM_SKIP_WARMUP=true"
 # What the project's refusals say, and what the vendor's code has in their place.
 DEATHS: tuple[tuple[str, type[Exception], str], ...] = (
-    ("is no multiple of mamba_chunk_size", ValueError, "max_num_batched_tokens must be divisible by mamba_chunk_size"),
+    (
+        "is not a multiple of mamba_chunk_size",
+        ValueError,
+        "max_num_batched_tokens must be divisible by mamba_chunk_size",
+    ),
     ("names a file that is not there", FileNotFoundError, "[Errno 2] No such file or directory: {value!r}"),
     ("no prompt bucket is", RuntimeError, f"Generated 0 prompt {NONE_LEFT}"),
     ("no decode bucket has", RuntimeError, f"Generated 0 decode {NONE_LEFT}"),
     ("has no line of a ", ValueError, "max() arg is an empty sequence"),
     ("leaves no value", ValueError, "max() arg is an empty sequence"),
-    ("is no step", ValueError, "range() arg 3 must not be zero"),
+    ("is not a step", ValueError, "range() arg 3 must not be zero"),
     ("is above ", AssertionError, f"Min. batch size cannot be greater than max. batch size. {WANTED_SKIP}"),
     ("is not from 0 to 50 percent", AssertionError, "pad_percent must be between 0 and 50 percentage points: {value}"),
     ("is below 1", AssertionError, "bucket_step must be positive, got: ({value})"),
