@@ -322,7 +322,7 @@ def test_what_has_drifted_and_what_is_in_the_way() -> None:
             "abc",
             "gw: fleet_gateway.port: 8080: nginx (pid 1) listens there; choose another port",
         ),
-        ({"8405": "haproxy (pid 9)"}, "", "gw: fleet_gateway.metrics_port: 8405: haproxy (pid 9) listens there; say"),
+        ({"8405": "haproxy (pid 9)"}, "", "gw: fleet_gateway.metrics_port: 8405: haproxy (pid 9) listens there; choose"),
     ):
         found = gateway_refusal({}, servers, {}, {**LIVE, "ports": ports, "running": running}, "", "gw")
         assert len(found) == 1 and found[0].startswith(expected)

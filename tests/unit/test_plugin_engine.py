@@ -392,18 +392,17 @@ def test_what_of_bucketing_counts_for_nothing_is_told(said: dict[str, Any], unre
     [
         (
             {"VLLM_PROMPT_QUERY_BUCKET_STEP": "256"},
-            "env: VLLM_PROMPT_QUERY_BUCKET_STEP 256 contradicts bucketing.prompt_query.step 512: say "
-            "bucketing.prompt_query.step alone, and take VLLM_PROMPT_QUERY_BUCKET_STEP out of env",
+            "env: VLLM_PROMPT_QUERY_BUCKET_STEP 256 contradicts bucketing.prompt_query.step 512; set only "
+            "bucketing.prompt_query.step, and take VLLM_PROMPT_QUERY_BUCKET_STEP out of env",
         ),
         (
             {"VLLM_BUCKETING_STRATEGY": "pad"},
-            "env: VLLM_BUCKETING_STRATEGY pad contradicts bucketing.strategy lin: say bucketing.strategy alone, and "
+            "env: VLLM_BUCKETING_STRATEGY pad contradicts bucketing.strategy lin; set only bucketing.strategy, and "
             "take VLLM_BUCKETING_STRATEGY out of env",
         ),
         (
             {"VLLM_PREFIX_CACHING": "true"},
-            "env: VLLM_PREFIX_CACHING true contradicts enable_prefix_caching false: say enable_prefix_caching "
-            "alone, and take VLLM_PREFIX_CACHING out of env",
+            "env: VLLM_PREFIX_CACHING true contradicts enable_prefix_caching false; set only enable_prefix_caching, and take VLLM_PREFIX_CACHING out of env",
         ),
         ({"VLLM_PROMPT_QUERY_BUCKET_STEP": "512", "VLLM_PREFIX_CACHING": "no"}, None),
     ],
@@ -537,7 +536,7 @@ def test_a_bucket_file_goes_to_the_host_and_another_one_is_another_launch() -> N
 def test_a_bucket_file_may_be_short_of_what_is_known_of_the_blocks_and_no_more() -> None:
     short = {"strategy": "file", "file": FILE.replace("3264", "3000")}
     model = one(bucketing=short)
-    assert [line for line in model["warnings"] if line.endswith("say num_gpu_blocks_override: 3000")]
+    assert [line for line in model["warnings"] if line.endswith("set num_gpu_blocks_override: 3000")]
     assert not [line for line in one(bucketing={**short, "file": FILE})["warnings"] if "bucketing.file" in line]
     bound = one(bucketing={**short, "file": FILE.replace("3264", "900")}, num_gpu_blocks_override=900)
     assert option(bound, "--num-gpu-blocks-override") == "900"

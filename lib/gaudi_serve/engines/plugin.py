@@ -262,7 +262,7 @@ def _unread(said: Mapping[str, Any], rules: PluginRules) -> list[str]:
 def _of_fork(spec: Spec) -> list[Problem]:
     """Return the options by which vLLM beside the plugin would stop: the fork's own."""
     instead = {
-        "max_num_prefill_seqs": "say bucketing: {prompt_bs: {max: NUMBER}}",
+        "max_num_prefill_seqs": "set bucketing: {prompt_bs: {max: NUMBER}}",
         "task": "a model without text says runner: pooling, and convert: embed or classify where it is made for text",
     }
     return [
