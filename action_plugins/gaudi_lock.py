@@ -195,8 +195,8 @@ def taken_over(holder: dict[str, Any], why: str, check: bool) -> str:
     """Return whose lock this run has taken over, and why it no longer counted."""
     reason = {
         "dead": "its process on this controller has ended",
-        "expired": f"nobody has renewed it for {holder.get('lease_s', LEASE_S)} s",
-        "broken": "fleet_lock_break says so",
+        "expired": f"it was not renewed for {holder.get('lease_s', LEASE_S)} s",
+        "broken": "fleet_lock_break is set",
     }[why]
     verb = "would take" if check else "has taken"
     return f"this run {verb} over the lock of {locked_by(holder)}, since {reason}"
@@ -213,18 +213,18 @@ def locked(holder: dict[str, Any], since: str) -> str:
     who, stage = holder.get("who", "another run"), holder.get("stage") or "changes"
     if since == "changed":
         return f"{who} has changed this host ({stage}, {holder.get('clock')}) since this run looked at it"
-    return f"{who} holds this host since {holder.get('clock')} ({stage})"
+    return f"{who} has locked this host since {holder.get('clock')} ({stage})"
 
 
 def refusal(host: str, holder: dict[str, Any], since: str) -> str:
     """Return the sentence for who has to wait."""
     told = f"{host}: {locked(holder, since)}"
     if since == "changed":
-        return f"{told}; nothing was done upon what is no more. Run again"
+        return f"{told}; nothing was changed, because the plan is out of date. Run again"
     died = "-e fleet_lock_break=true"
     if holder.get("awx_job"):
-        died += ' (in AWX: answer true to the template\'s question "Take over hosts that another run holds")'
+        died += ' (in AWX: answer true to the template\'s question "Take over hosts that another run has locked")'
     return (
-        f"{told}. Run again when that has ended; if it has died, its hold ends {holder.get('lease_s', LEASE_S)} s "
+        f"{told}. Run again when that has ended; if it crashed, its lock ends {holder.get('lease_s', LEASE_S)} s "
         f"after it was last renewed, or at once with {died}"
     )

@@ -32,7 +32,7 @@ from gaudi_serve.stages.changes import StageChanges  # noqa: E402
 from gaudi_serve.stages.registry import OBJECTS, awaits_driver, expected_host, plans_models  # noqa: E402
 
 FIRST = (
-    "{host}: not all is as gaudi_offline needs it ({due}), and this run has no stage for it; run "
+    "{host}: the host does not match gaudi_offline ({due}), and this run has no stage for it; run "
     "playbooks/offline.yml first"
 )
 

@@ -76,6 +76,6 @@ class ActionModule(ActionBase):  # type: ignore[misc]  # ansible-core has no typ
         if step == "reset":
             return {"ansible_facts": {f"{stage.role}_reset": found}}
         if found["due"] and not self._task.check_mode:
-            text = f"{given.host}: still to take back after this run: {'; '.join(found['did'])}"
+            text = f"{given.host}: still to remove after this run: {'; '.join(found['did'])}"
             return {"failed": True, "msg": text}
         return {"reset": found}

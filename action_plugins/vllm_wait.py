@@ -136,7 +136,7 @@ def few_forks(variables: dict[str, Any]) -> str:
         return ""
     return (
         f"{hosts} hosts start models, and this run has {counted(forks, 'fork')}: it waits for "
-        f"{counted(forks, 'host')} at a time, and tells of the others when their turn comes. Their models start "
+        f"{counted(forks, 'host')} at a time, and shows the others when their turn comes. Their models start "
         f"meanwhile. --forks {hosts} (in AWX the forks of the job template) waits for all at once"
     )
 

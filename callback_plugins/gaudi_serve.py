@@ -37,7 +37,7 @@ def refuse_older(found: str) -> None:
         needed = ".".join(map(str, OLDEST))
         sys.stderr.write(
             f"gaudi-serve: this is ansible-core {found}; {needed} or newer is needed (requirements.txt names "
-            "the tested one, make deps brings it). Nothing has been changed.\n"
+            "the tested one, make deps installs it). Nothing has been changed.\n"
         )
         raise SystemExit(REFUSED)
 

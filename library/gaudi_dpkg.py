@@ -100,7 +100,7 @@ def main() -> None:
     timeout = module.params["timeout"]
     with LOCK.open("a", encoding="ascii") as handle:
         if not locked(handle, timeout):
-            module.fail_json(msg=f"another package run holds {LOCK} for more than {timeout} s")
+            module.fail_json(msg=f"another package run locks {LOCK} for more than {timeout} s")
         found = interrupted_dpkg()
         again = finish(module, found) if found else []
     if again:

@@ -93,7 +93,7 @@ ansible_facts:
       description: Ports of Gaudi cards that lead to other hosts, network cards with RDMA, and files of the role.
       type: dict
     gaudi_left:
-      description: What a reset would take back, with the records of what was found before; on request only.
+      description: What a reset would remove, with the records of what was found before; on request only.
       type: dict
     gaudi_hccl:
       description: The last measurement of the links between the cards; empty where there is none.

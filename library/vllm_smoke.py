@@ -119,7 +119,7 @@ def main() -> None:
     if given["health_only"]:
         module.exit_json(changed=False, answers={}, health=_health(given))
     if module.check_mode:
-        module.exit_json(changed=False, answers={}, msg="not asked in check mode")
+        module.exit_json(changed=False, answers={}, msg="not probed in check mode")
 
     with ThreadPoolExecutor(max_workers=max(1, len(given["models"]))) as pool:
         results = list(pool.map(lambda model: _tested(model, given), given["models"]))

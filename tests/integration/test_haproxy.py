@@ -162,7 +162,7 @@ def test_what_is_drained_for_a_reboot_is_given_back_and_asked_when_it_answers(
     haproxy.set_state("h1", "drain", reboot=True)
     # Requests may come to what somebody returns to service while a run waits.
     haproxy.set_state("h0", "ready")
-    with pytest.raises(InputError, match=r"somebody else has returned h0\.qwq-32b to service meanwhile"):
+    with pytest.raises(InputError, match=r"another run has returned h0\.qwq-32b to service meanwhile"):
         haproxy.wait_left("h0", 5)
     # What a person drains stays so, also where it was drained for a reboot.
     haproxy.set_state("h0", "drain", reboot=True)

@@ -77,7 +77,7 @@ def test_wrong_variables_are_named_with_their_host(
 def test_files_come_with_a_run_and_go_where_internet_has_come(tmp_path: Path, trust: Path) -> None:
     environment = site(tmp_path, trust, [IMAGE], gaudi_offline="true")
     alone = run(tmp_path, environment, "playbooks/images.yml", status=3)
-    assert "h01: not all is as gaudi_offline needs it" in alone and "run playbooks/offline.yml first" in alone
+    assert "h01: the host does not match gaudi_offline" in alone and "run playbooks/offline.yml first" in alone
     checked = run(tmp_path, environment, "playbooks/offline.yml", "--check", "--diff")
     assert APT_LIST in checked and not state_of(tmp_path, "h01")["files"]
     run(tmp_path, environment, "playbooks/offline.yml")

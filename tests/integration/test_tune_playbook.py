@@ -161,8 +161,6 @@ def test_without_a_trace_it_learns_from_what_serves_and_goes_on_without_what_can
     status, text = served(tmp_path, port)
     assert status == 3, text
     words = " ".join(text.split())
-    assert (
-        "model qwq: no server of it could be asked what it has had; start it, or give a trace (-e trace=FILE)" in words
-    )
+    assert "model qwq: no server of it shows its traffic; start it, or give a trace (-e trace=FILE)" in words
     assert f"g1: /metrics on port {port}: [Errno 111] Connection refused" in words
     assert (tmp_path / "buckets/qwq.buckets").read_bytes() == written

@@ -95,7 +95,7 @@ def test_host_that_fails_or_cannot_be_reached(fleet: Fleet) -> None:
     fleet.hosts["a"] |= {"ansible_connection": "ssh", "ansible_host": "127.0.0.1", "ansible_port": 9}
     status, said = fleet.check()
     assert status != 0
-    assert "b: model_weights_from_host a: has brought no weights in this run: it failed, cannot be reached," in said
+    assert "b: model_weights_from_host a: has fetched no weights in this run: it failed, cannot be reached," in said
     status, said = fleet.check("--limit", "b")
     assert status != 0
     assert "b: model qwq: model_weights_from_host 'a': takes no part in this run (--limit)" in said
@@ -106,7 +106,7 @@ def test_host_outside_the_run_gives_what_it_has(fleet: Fleet) -> None:
     planned = fleet.hosts["b"]["model_weights_models"][0]
     status, said = fleet.check("--limit", "b")
     assert status != 0
-    assert f"and has no whole folder {planned['weights']}, or cannot be reached; let it take part" in said
+    assert f"and has no whole folder {planned['weights']}, or cannot be reached; include it" in said
     folder = model(Path(planned["weights"]))
     files = {
         path.relative_to(folder).as_posix(): {"size": path.stat().st_size, "mtime_ns": path.stat().st_mtime_ns}

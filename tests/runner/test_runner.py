@@ -54,7 +54,7 @@ RUNS: dict[str, tuple[dict[str, Any], int, str]] = {
     "playbooks/qualify.yml": ({}, 3, "model m has cards [0]: acceptance tests never run on cards that serve"),
     "playbooks/reset.yml": ({"reset_confirm": "no"}, 2, "reset"),
     "playbooks/restart.yml": (ONE, 3, "model m serves on h01, h02 and would be down there at the same time"),
-    "playbooks/rollout.yml": ({}, 0, "nothing is due on any host"),
+    "playbooks/rollout.yml": ({}, 0, "no host has pending changes"),
     "playbooks/start.yml": (ONE, 0, ""),
     "playbooks/stop.yml": (ONE, 3, "model m serves on h01, h02 and would be down there at the same time"),
     "playbooks/runtime.yml": ({}, 0, ""),

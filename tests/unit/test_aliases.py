@@ -245,7 +245,7 @@ def test_a_gateway_reaches_a_host_at_the_address_of_either_name() -> None:
 
 
 def test_notes_are_acknowledged_by_either_name() -> None:
-    facts = {"gateway_status": [], "link_validation_notes": ["HCCL validation due (never measured)"]}
+    facts = {"gateway_status": [], "link_validation_notes": ["HCCL validation pending (never measured)"]}
     for name in ("fleet_acknowledged", "gaudi_acknowledged"):
         assert fleet_status({"h": {**facts, name: ["hccl_validation"]}}, ["h"])["hosts"]["h"]["notes"] == []
         assert endpoint_table({"h": {**facts, name: ["hccl_validation"]}}, ["h"])[2:] == []

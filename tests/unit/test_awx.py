@@ -211,7 +211,10 @@ def test_secrets_as_the_text_of_a_credential() -> None:
             {"teams": {"operator": ["anna"]}, "rollout_approvers": ["anna"]},
             "fleet_awx.rollout_approvers: anna is in teams.operator too, and could approve a rollout of their own",
         ),
-        ({"rollout_approvers": []}, "fleet_awx.rollout_approvers: [] names nobody; leave it out, or name at least one"),
+        (
+            {"rollout_approvers": []},
+            "fleet_awx.rollout_approvers: [] names no user; leave it out, or name at least one",
+        ),
         ({"rollout_approvers": "anna"}, "fleet_awx.rollout_approvers: 'anna' is not a list of names"),
         ({"teams": {"viewer": "anna"}}, "fleet_awx.teams.viewer: 'anna' is not a list of names"),
         ({"execution_environment": {"image": "x", "pull": True}}, "execution_environment.pull: true is none of always"),
@@ -284,7 +287,7 @@ def test_a_survey_answers_what_all_hosts_say(said: list[Any], otherwise: Any, an
 def test_the_approver_reads_the_waves_then_the_figures() -> None:
     plan = {"changes": {"h1": ["~ m: restart", "    + --max-num-seqs: 24", "! m is down for about 1 min"]}}
     rollout: dict[str, Any] = {"steps": ["Wave 1, the canary: h1."], "hosts": {}}
-    due = "What is due:\nh1: ~ m: restart, + --max-num-seqs: 24, ! m is down for about 1 min."
+    due = "Pending changes:\nh1: ~ m: restart, + --max-num-seqs: 24, ! m is down for about 1 min."
     assert awx_report(plan, rollout) == f"Wave 1, the canary: h1.\n{due}"
     proven = {**rollout, "hosts": {"h1": {"text": "h1 passed its checks:\nm: fast"}}}
     assert awx_report(plan, proven) == "h1 passed its checks: m: fast.\nThe waves:\nWave 1, the canary: h1."
@@ -297,7 +300,7 @@ def test_the_approver_reads_the_waves_then_the_figures() -> None:
 def test_nobody_approves_where_no_host_is_left() -> None:
     canary, both = {"waves": [["h1"]]}, {"waves": [["h1"], ["h2"]]}
     assert awx_nothing_left({"waves": []}, "approve the plan").startswith(
-        "Nobody is asked for an approval: nothing is due on any host."
+        "No approval is needed: no host has pending changes."
     )
     assert awx_nothing_left(canary, "approve the plan") == ""
     assert "no host is left after the canary" in awx_nothing_left(canary, "approve the waves")

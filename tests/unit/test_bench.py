@@ -70,7 +70,7 @@ def test_lengths_that_differ_are_refused_where_the_option_means_something_else()
 @pytest.mark.parametrize(
     ("probed", "sentence"),
     [
-        ({"problem": "exec: python3: not found"}, "its image cannot be asked for its benchmark tool: exec: python3"),
+        ({"problem": "exec: python3: not found"}, "its image does not show its benchmark tool: exec: python3"),
         (
             {"version": "0.8.5"},
             "its image (vLLM 0.8.5) has neither vllm bench serve nor benchmarks/benchmark_serving.py",
@@ -345,7 +345,7 @@ def planned(asked: dict[str, Any], **more: Any) -> tuple[list[Any], list[str]]:
         ({"profile": "vendor-128-128"}, {}, "the server works on max_num_seqs 32: give -e concurrency=32, or fewer"),
         ({"profile": "vendor-4096-128"}, {}, "the server takes max_model_len 4096 together"),
         ({}, {"running": 3.0}, "it has 3 requests of others (3 run, 0 wait); -e benchmark_on_serving=true measures it"),
-        ({}, {"running": None, "unread": "no answer"}, "nobody knows whether it serves others (no answer)"),
+        ({}, {"running": None, "unread": "no answer"}, "it is not known whether it serves others (no answer)"),
         ({"sweep": "concurrency"}, {}, "has no objectives (slo) that a sweep could break"),
         ({"sweep": "rate", "objectives": {"itl_s": 1}}, {"waiting": 1.0}, "and a sweep loads it to its limit"),
         ({}, {"models": [{**PROBED["models"][0], "kinds": ["embedding"]}]}, "generates no text"),

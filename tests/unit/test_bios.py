@@ -481,7 +481,7 @@ def test_a_change_by_somebody_else_between_look_and_patch_is_seen_by_its_etag(bm
 def test_what_others_have_set_is_told_since_the_same_reset_brings_it(bmcs: Bmcs) -> None:
     place = bmcs.serve(SUPERMICRO, pending={"SR-IOVSupport#0048": "Enabled"})
     found = asked(place, bios_settings={"CPUC6Report": "Disable"})
-    assert found.notes == ["BIOS: the next reboot also brings what others have set: SR-IOVSupport#0048 = Enabled"]
+    assert found.notes == ["BIOS: the next reboot also applies settings of others: SR-IOVSupport#0048 = Enabled"]
     # Of a setting that is right now, it would be undone.
     undone = asked(place, bios_settings={"SR-IOVSupport": "Disabled"})
     assert (undone.changes["patch"], undone.facts["reboot_required"]) == ({"SR-IOVSupport#0048": "Disabled"}, False)
@@ -652,7 +652,7 @@ def test_a_sent_setting_that_is_taken_out_is_not_that_of_others(bmcs: Bmcs, show
     place.box.pending["PackageCState#0843"] = "C2 state"
     notes = asked(place, bios_settings={"SR-IOVSupport": "Enabled"}, **kept(first)).notes or []
     own = f"BIOS: {C6} = Disable was sent by an earlier run, and takes effect at the next reboot"
-    others = "BIOS: the next reboot also brings what others have set: PackageCState#0843 = C2 state"
+    others = "BIOS: the next reboot also applies settings of others: PackageCState#0843 = C2 state"
     assert notes[1:] == ([own, others] if shows_pending else [own])
 
 

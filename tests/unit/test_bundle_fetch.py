@@ -130,7 +130,7 @@ def test_it_runs_alone_where_nothing_of_the_toolkit_is(tmp_path: Path, settings:
     shutil.copy(FILE, tmp_path / "verify.py")
     argv = [sys.executable, "-I", str(tmp_path / "verify.py"), str(tmp_path / "out"), signer.fingerprint]
     done = subprocess.run(argv, capture_output=True, text=True, check=False)
-    assert (done.returncode, done.stdout) == (0, f"{tmp_path / 'out'}: is whole, and as it was signed\n")
+    assert (done.returncode, done.stdout) == (0, f"{tmp_path / 'out'}: is complete, and as it was signed\n")
     (tmp_path / "out/images/x/a").write_text("z")
     done = subprocess.run(argv, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout) == (1, "images/x/a: was changed: its checksum differs\n")

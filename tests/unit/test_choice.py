@@ -275,7 +275,7 @@ def test_what_is_left_is_neither_removed_nor_forgotten_by_others(unreachable: di
     known = {"gaudi_services": services, "vllm_service_secrets": {}, "vllm_service_plan": plan}
     found = STAGE.pending(Given("gpu01", known))
     assert found.changes["remove"] == ["old"]
-    assert "bring the secrets in order" not in found.due
+    assert "update the secrets" not in found.due
     # The plan's lines, the gateway, and the collector of figures.
     lines = pending_lines({"gaudi_host": host, "preflight_plan": plan}, ["vllm_service"])
     assert not any("big" in one for one in lines)

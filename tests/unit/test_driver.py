@@ -91,7 +91,7 @@ def test_a_driver_of_other_means_is_accepted_or_refused_as_it_is() -> None:
     assert (found["foreign"], found["due"]) == (True, False)
     assert refused(foreign) == []
     assert driver_notes(foreign, found, "1.21.3") == [
-        "driver 1.21.3: no package habanalabs-dkms installed it, so nothing holds it at its release"
+        "driver 1.21.3: no package habanalabs-dkms installed it, so its release is not held"
     ]
     for version, keep in (("1.20.0", ""), ("1.22.1", ", or keep it with accelerator_release: '1.22.1'")):
         expected = [

@@ -309,10 +309,12 @@ def test_a_stranger_on_a_card_is_in_the_way() -> None:
 
 def test_another_driver_than_the_installers_is_refused_with_the_way_out() -> None:
     (text,) = asked(driver=facts(names={}), driver_version="590").refusal
-    assert text.startswith("g: driver 580.95.05 is loaded, which no package brought, and driver_version is 590: remove")
+    assert text.startswith(
+        "g: driver 580.95.05 is loaded, which no package installed, and driver_version is 590: remove"
+    )
     kept = asked(driver=facts(names={}))
     assert kept.refusal == [] and kept.notes == [
-        "driver 580.95.05: no package brought it, so nothing holds it at its version"
+        "driver 580.95.05: no package installed it, so its version is not held"
     ]
 
 

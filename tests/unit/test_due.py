@@ -177,6 +177,6 @@ def test_the_plan_of_a_live_host_tells_all_that_a_run_would_do() -> None:
 def test_the_plan_names_a_reboot_that_is_due_and_not_allowed() -> None:
     host = known(host_tuning_reboot_reasons=["the running kernel lacks iommu=pt"], vllm_models=[])
     text = "\n".join(vllm_fleet_lines(vllm_fleet_plan({"a": host}, ["a"], [])))
-    assert "a reboot is due, which nobody has allowed yet (host_tuning_reboot_allowed: true):" in text
+    assert "a reboot is pending, which is not allowed yet (host_tuning_reboot_allowed: true):" in text
     allowed = {**host, "host_tuning_reboots": True}
     assert "nobody has allowed" not in "\n".join(vllm_fleet_lines(vllm_fleet_plan({"a": allowed}, ["a"], [])))

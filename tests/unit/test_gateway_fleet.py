@@ -311,7 +311,7 @@ def test_what_has_drifted_and_what_is_in_the_way() -> None:
         {"backend": "a", "name": "g2.a", "up": True, "drained": False, "maintained": False, "weight": 50},
     ]
     drift = gateway_drift({**LIVE, "states": states}, ["write haproxy.cfg"])
-    assert drift == ["write haproxy.cfg", "g1.a is drained: it is asked nothing until it is ready again"]
+    assert drift == ["write haproxy.cfg", "g1.a is drained: it gets no requests until it is ready again"]
     assert gateway_notes({**LIVE, "states": states}) == [
         "gateway: does not reach g1.a",
         "gateway: g2.a gets 50 % of its share",
@@ -322,7 +322,11 @@ def test_what_has_drifted_and_what_is_in_the_way() -> None:
             "abc",
             "gw: fleet_gateway.port: 8080: nginx (pid 1) listens there; choose another port",
         ),
-        ({"8405": "haproxy (pid 9)"}, "", "gw: fleet_gateway.metrics_port: 8405: haproxy (pid 9) listens there; choose"),
+        (
+            {"8405": "haproxy (pid 9)"},
+            "",
+            "gw: fleet_gateway.metrics_port: 8405: haproxy (pid 9) listens there; choose",
+        ),
     ):
         found = gateway_refusal({}, servers, {}, {**LIVE, "ports": ports, "running": running}, "", "gw")
         assert len(found) == 1 and found[0].startswith(expected)

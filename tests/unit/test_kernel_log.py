@@ -166,7 +166,7 @@ def test_a_card_that_fell_off_without_an_xid() -> None:
 
 def test_the_recovery_that_a_driver_asks_for_is_said_with_the_cause() -> None:
     reboot = xid(154, ", GPU recovery action changed from 0x0 (None) to 0x2 (Node Reboot Required)")
-    asked = "Xid 154 (its driver asks for a recovery) at 2026-11-27 00:00:0{} UTC: Node Reboot Required"
+    asked = "Xid 154 (its driver requires a recovery) at 2026-11-27 00:00:0{} UTC: Node Reboot Required"
     assert nvidia(reboot)[CARD].fatal == asked.format(0)
     assert nvidia(FELL, reboot)[CARD].fatal == f"{TEXT}; then {asked.format(1)}"
 
@@ -193,18 +193,18 @@ def test_an_error_is_over_when_its_driver_is_loaded_anew_or_asks_for_no_recovery
             "",
         ),
         (None, CardErrors("Xid 48", "Xid 63"), "Xid 48; it is out of service until its driver is loaded again or", ""),
-        (Errors(0, "", "None"), CardErrors("Xid 48"), "", "Xid 48; its driver asks for no recovery now"),
-        (Errors(0, "", "None"), CardErrors("a", "b"), "", "a; its driver asks for no recovery now; b"),
+        (Errors(0, "", "None"), CardErrors("Xid 48"), "", "Xid 48; its driver requires no recovery now"),
+        (Errors(0, "", "None"), CardErrors("a", "b"), "", "a; its driver requires no recovery now; b"),
         (
             Errors(0, "", "Reset"),
             CardErrors(),
-            "its driver asks for a recovery (Reset); it is out of service until",
+            "its driver requires a recovery (Reset); it is out of service until",
             "",
         ),
         (
             Errors(0, "", "Drain P2P"),
             CardErrors("Xid 74"),
-            "its driver asks for a recovery (Drain P2P), after Xid 74;",
+            "its driver requires a recovery (Drain P2P), after Xid 74;",
             "",
         ),
         (Errors(0, "it has 3 errors", "Reset"), CardErrors("Xid 48"), "it has 3 errors", ""),

@@ -120,7 +120,7 @@ def test_the_report_shows_the_last_figure_and_what_is_due() -> None:
     plan = link_validation_plan(host, bad, image="i", image_id="sha256:1")
     assert link_note(plan, bad) == [
         "HCCL all_reduce: all 20.0 GB/s (last good 250.0)",
-        "HCCL validation due (the last measurement did not pass): playbooks/validate.yml",
+        "HCCL validation pending (the last measurement did not pass): playbooks/validate.yml",
     ]
     never = {**bad, "last_good": {}, "runs": [{"name": "all", "passed": False}]}
     assert link_note(plan, never)[0] == "HCCL all_reduce: all failed (never good)"

@@ -85,7 +85,7 @@ def test_only_a_dead_run_of_the_same_controller_is_known_to_be_dead(action: Modu
 def test_refusals_name_the_holder_and_what_to_do(action: ModuleType) -> None:
     record = {**OTHER, "stage": "container_runtime", "clock": "2026-11-21 10:00:00"}
     held = action.refusal("h1", record, "held")
-    assert held.startswith("h1: anna on ctl (site.yml, process 2) holds this host since 2026-11-21 10:00:00")
+    assert held.startswith("h1: anna on ctl (site.yml, process 2) has locked this host since 2026-11-21 10:00:00")
     assert "-e fleet_lock_break=true" in held
     changed = action.refusal("h1", record, "changed")
     assert "has changed this host (container_runtime, 2026-11-21 10:00:00) since this run looked at it" in changed
@@ -200,15 +200,15 @@ def test_a_rollout_finds_the_lock_of_another_run_and_takes_over_stale_ones(
     assert host.renew and host.renew()
     for state in ("free", "present"):
         refused = host.lock("ben", controller="there", state=state)
-        assert refused["failed"] and refused["locked"].startswith("ann holds this host since ")
+        assert refused["failed"] and refused["locked"].startswith("ann has locked this host since ")
     checked = host.lock("ben", controller="there", check=True)
-    assert checked["warnings"][0].startswith("h1: ann holds this host since ") and "failed" not in checked
+    assert checked["warnings"][0].startswith("h1: ann has locked this host since ") and "failed" not in checked
     assert checked["warnings"][0].endswith(" (rollout); without --check this run would be refused")
     broken = {"variables": {"fleet_lock_break": True}}
     assert "would take over the lock of ann (rollout, since " in host.lock("ben", check=True, **broken)["warnings"][0]
     taken = host.lock("ben", **broken)["warnings"][0]
     assert taken.startswith("h1: this run has taken over the lock of ann (rollout, since ")
-    assert taken.endswith("), since fleet_lock_break says so")
+    assert taken.endswith("), since fleet_lock_break is set")
     # Its process has this number no more: of the same controller that is known at once.
     dead = host.lock("cem", begin=begin)
     assert dead["held"] and dead["warnings"][0].endswith("since its process on this controller has ended")
@@ -217,7 +217,7 @@ def test_a_rollout_finds_the_lock_of_another_run_and_takes_over_stale_ones(
     assert host.lock("dan", controller="there")["failed"]
     now[0] += 2
     expired = host.lock("dan", controller="there")
-    assert expired["held"] and expired["warnings"][0].endswith("since nobody has renewed it for 300 s")
+    assert expired["held"] and expired["warnings"][0].endswith("since it was not renewed for 300 s")
     # What is one's own, or was released, is nobody's to be told of.
     assert "warnings" not in host.lock("dan", controller="there")
     assert host.lock("dan", controller="there", state="absent")["held"] is False

@@ -20,11 +20,11 @@ def test_errors_come_first_and_stay_in_their_place() -> None:
         "RuntimeError: synStatus=8 [Device not found] Device acquire failed.",
     ]
     lines = [GOOD[0], *wrong, GOOD[1]]
-    assert log_view(lines) == ["lines that tell of errors (5):", *wrong, "all 7 lines:", *lines]
+    assert log_view(lines) == ["lines with errors (5):", *wrong, "all 7 lines:", *lines]
 
 
 def test_of_many_errors_the_last_are_shown() -> None:
     lines = [f"ERROR number {number}" for number in range(30)]
     shown = log_view(lines)
-    assert shown[:2] == ["lines that tell of errors (the last 20 of 30):", "ERROR number 10"]
+    assert shown[:2] == ["lines with errors (the last 20 of 30):", "ERROR number 10"]
     assert shown[21:] == ["all 30 lines:", *lines]

@@ -204,7 +204,7 @@ def test_what_is_said_to_hccl_demo_is_said_to_it_alone() -> None:
     cuda, gaudi = pending(host(2)), pending({})
     assert (cuda["options"], cuda["aside"]) == ({}, "")
     assert (gaudi["options"], gaudi["aside"]) == ({"measure": "latency"}, "latency")
-    assert cuda["notes_"] == ["NCCL validation due (never measured): playbooks/validate.yml"]
+    assert cuda["notes_"] == ["NCCL validation pending (never measured): playbooks/validate.yml"]
 
 
 def test_hosts_measure_together_by_the_interface_of_their_route_unless_a_model_has_another() -> None:

@@ -388,7 +388,7 @@ def test_a_host_waits_for_the_certificate_of_the_other(live: dict[str, Any]) -> 
     known["monitoring_fleet"] = fleet_watched(hostvars, HOSTS, "a")
     found = monitoring.STAGE.pending(Given("a", known))
     assert not [text for text in found.due if "when it has a certificate" in text]
-    assert found.notes == ["monitoring: p was not read in this run, and asks this host as before"]
+    assert found.notes == ["monitoring: p was not read in this run, and scrapes this host as before"]
 
 
 @pytest.mark.parametrize("name", ["10.0.0.5", "fd00::5", "gaudi01.example"])

@@ -9,7 +9,7 @@ from gaudi_serve.plan.fleet import vllm_fleet_plan
 from gaudi_serve.show.notes import STANDING, open_notes, shared_lines
 from helpers.plans import known
 
-DUE = "HCCL validation due (never measured): playbooks/validate.yml"
+DUE = "HCCL validation pending (never measured): playbooks/validate.yml"
 HELD = "driver 1.21.3-57 was put there by other means: it is not held at its release"
 RUNTIME = "habanalabs-container-runtime 1.20.0-1 is not of release 1.21.3"
 

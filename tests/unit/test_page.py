@@ -166,7 +166,7 @@ def test_runs_of_different_kinds_are_no_line() -> None:
     first, _, second, _ = document["charts"]
     assert [len(one["x"]) for one in (first, second)] == [3, 2]
     assert "through gateway" in second["caption"] and "through" not in first["caption"]
-    assert document["missing"] == ["1 kept repetition cannot be compared with others, and benchmark.yml says why."]
+    assert document["missing"] == ["1 kept repetition cannot be compared with others, and benchmark.yml shows why."]
 
 
 def test_a_run_is_compared_with_the_run_before_and_not_with_its_own_repetitions() -> None:

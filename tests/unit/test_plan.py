@@ -200,7 +200,7 @@ def test_weights_with_a_source_need_only_be_there_where_no_stage_brings_them() -
     wish = model(source={"kind": "path", "path": "/mnt/QwQ-32B"})
     assert vllm_plan([wish], host)["errors"] == []
     (error,) = vllm_plan([wish], host, weights_come=False)["errors"]
-    assert error["message"].endswith("on this host; playbooks/weights.yml brings it from its source")
+    assert error["message"].endswith("on this host; playbooks/weights.yml fetches it from its source")
 
 
 @pytest.mark.parametrize(

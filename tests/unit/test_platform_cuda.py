@@ -255,17 +255,17 @@ def test_a_newer_driver_says_whether_a_card_still_needs_a_reset(machine: Any) ->
     cards = card("A100", 0), card("A100", 1, action="Reset"), card("A100", 2, action="[N/A]")
     log = (HALTED, xid(95, 0x18, "Uncontained"), xid(48, 0x19, "DBE (double bit error)"))
     first, second, third = machine(*cards, log=log)["modules"]
-    assert (first["problem"], first["sick"]) == (None, f"{HALTED_TEXT}; its driver asks for no recovery now")
-    assert second["problem"].startswith("its driver asks for a recovery (Reset), after Xid 95 (uncontained error of")
+    assert (first["problem"], first["sick"]) == (None, f"{HALTED_TEXT}; its driver requires no recovery now")
+    assert second["problem"].startswith("its driver requires a recovery (Reset), after Xid 95 (uncontained error of")
     assert third["problem"].endswith("until its driver is loaded again or the host boots")
     # That the log has nothing of it, such as after it was cut, changes nothing.
-    assert machine(*cards)["modules"][1]["problem"].startswith("its driver asks for a recovery (Reset); it is out")
+    assert machine(*cards)["modules"][1]["problem"].startswith("its driver requires a recovery (Reset); it is out")
 
 
 def test_a_card_that_needs_a_reset_cannot_be_asked(machine: Any) -> None:
     odd = {"remapped_rows.pending": "[GPU requires reset]"}
     assert machine(card("A100", odd=odd))["modules"][0]["problem"] == (
-        "nvidia-smi says that it requires a reset; reset it or reboot the host"
+        "nvidia-smi shows that it requires a reset; reset it or reboot the host"
     )
 
 

@@ -125,7 +125,7 @@ def test_odd_states_are_the_problem_of_one_card(two: GpuHost) -> None:
     two.state["cards"][1]["memory_mib"] = 0
     two.save()
     first, second = observed(two)["modules"]
-    assert first["problem"].startswith("xpu-smi says that its state is survivability mode")
+    assert first["problem"].startswith("xpu-smi shows that its state is survivability mode")
     assert second["problem"] == "xpu-smi cannot read its memory"
 
 

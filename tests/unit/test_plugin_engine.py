@@ -103,13 +103,13 @@ def test_blocks_by_which_a_server_dies_in_warm_up_are_refused_with_what_fits() -
     [
         (
             {"speculative_config": '{"method": "ngram", "num_speculative_tokens": "3"}'},
-            "must say num_speculative_tokens, an integer from 1 to 1024: buckets follow from it",
+            "must set num_speculative_tokens, an integer from 1 to 1024: buckets follow from it",
         ),
         (
             {"speculative_config": {"method": "medusa", "model": "/m", "num_speculative_tokens": 2}},
             "has method medusa, at which the plugin stops; it takes ngram, eagle, eagle3 and mtp",
         ),
-        ({"speculative_config": {"method": "ngram"}}, "must say num_speculative_tokens"),
+        ({"speculative_config": {"method": "ngram"}}, "must set num_speculative_tokens"),
         (
             {"bucketing": {"strategy": "lin"}, "max_num_seqs": 256, "max_model_len": 40960, "warmup_budget_minutes": 9},
             "graphs); lower max_num_seqs or max_model_len, take bucketing.strategy exp or file, or allow more minutes",
@@ -272,7 +272,9 @@ def test_weights_of_a_draft_model_count_as_they_are(more: dict[str, Any]) -> Non
     # Written as text, and where nothing is known of it.
     told = " ".join(one(speculative_config=json.dumps(said), **more)["warnings"])
     assert "the weights of draft model /data/draft are not counted in: nothing is known of such a folder here" in told
-    assert "speculative_config: /data/draft must be in the image: no mount brings it, and vLLM dies without it" in told
+    assert (
+        "speculative_config: /data/draft must be in the image: no mount provides it, and vLLM ends without it" in told
+    )
 
 
 @pytest.mark.parametrize(

@@ -41,17 +41,17 @@ def report(verdict: str, *cards: str, header: str = "=== gaudi2 hl qual report =
     ("status", "text", "expected"),
     [
         (0, report("PASSED", "PASSED", "PASSED"), Report(PASSED)),
-        (1, report("FAILED", "PASSED", "FAILED"), Report(FAILED, "its report says FAILED", (1,))),
+        (1, report("FAILED", "PASSED", "FAILED"), Report(FAILED, "its report shows FAILED", (1,))),
         # Nothing says which: no card is called good or bad.
         (
             1,
             report("FAILED", "PASSED", "FAILED").replace("0000:1a", "card 1a"),
             Report(FAILED, "1 of 2 cards failed, and its report does not say which"),
         ),
-        (1, report("FAILED"), Report(FAILED, "its report says FAILED")),
-        (3, report("PASSED", "PASSED", "PASSED"), "its report says PASSED, and its exit status is 3"),
+        (1, report("FAILED"), Report(FAILED, "its report shows FAILED")),
+        (3, report("PASSED", "PASSED", "PASSED"), "its report shows PASSED, and its exit status is 3"),
         (0, report("PASSED", "PASSED"), "its report has 1 card, and 2 were tested"),
-        (0, report("PASSED", "PASSED", "FAILED"), "its report says PASSED, and 1 of its cards did not pass"),
+        (0, report("PASSED", "PASSED", "FAILED"), "its report shows PASSED, and 1 of its cards did not pass"),
         (0, report("ABORTED", "PASSED", "PASSED"), "no verdict below the header of its report; exit status 0"),
         (0, report("PASSED", "PASSED", "PASSED", header="--"), "no hl qual report; exit status 0"),
         (139, "Segmentation fault", "no hl qual report; exit status 139"),
@@ -83,7 +83,7 @@ def diag(*results: dict[str, Any], name: str = "memory") -> str:
             diag({"gpu_id": "1", "status": "Fail", "info": "page fault"}),
             Report(FAILED, "memory: page fault", (1,)),
         ),
-        (0, diag({"gpu_ids": "0", "status": "PASS"}), Report(NO_RESULT, "its report says nothing of cards [1]")),
+        (0, diag({"gpu_ids": "0", "status": "PASS"}), Report(NO_RESULT, "its report does not name cards [1]")),
         (0, diag({"gpu_ids": "0,1", "status": "WARN"}), Report(NO_RESULT, "memory says warn; exit status 0")),
         (0, diag({"gpu_ids": "0,1", "status": "Skip"}), Report(NO_RESULT, "nothing was tested")),
         (
@@ -215,7 +215,7 @@ def test_a_failure_names_the_card_and_is_compared_with_the_run_before(machine: M
     assert (test["verdict"], test["failed"], test["cards"]) == (FAILED, ["S1"], {"S0": PASSED, "S1": FAILED})
     assert test["before"].startswith("passed 20")
     text = "\n".join(found["lines"])
-    assert "functional: failed: its report says FAILED; log " in text and "1 (S1)" in text
+    assert "functional: failed: its report shows FAILED; log " in text and "1 (S1)" in text
     assert "serdes-pairs: no result: no hl qual report; exit status 0; log " in text
     last = qualification.results(machine.state)["last"]
     assert (last["verdict"], last["failed"]) == (FAILED, {"S1": ["functional"]})

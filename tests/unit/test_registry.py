@@ -43,7 +43,7 @@ def test_a_host_that_is_none_and_two_that_bring_are_refused() -> None:
     assert shared([], "c")["refusal"] == ["b: vllm_image_from_host 'c': is not a host of the inventory, which has a, b"]
     built = {"name": "z:1-0", "alias": "z", "build": "gaudi", "build_host": "b"}
     assert shared([built], "a")["refusal"] == [
-        "b: vllm_image_from_host 'a': image z:1-0 has build_host 'b': one host brings images for all; "
+        "b: vllm_image_from_host 'a': image z:1-0 has build_host 'b': one host provides images for all; "
         "leave build_host out, or set the same host in both"
     ]
     # A host that is not to build anything may have an old word there.

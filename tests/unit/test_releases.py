@@ -76,7 +76,7 @@ def test_an_inventory_without_a_release_is_told_what_to_write_where_another_one_
     }
     fleet = vllm_fleet_plan(hosts, list(hosts), [])
     way = "docs/guides/migrating.md has the way on"
-    said = "accelerator_release must be said: its default 1.24.1 is not what this host has"
+    said = "accelerator_release must be set: its default 1.24.1 is not what this host has"
     assert [error["message"] for error in fleet["errors"]] == [
         f"a: {said} (driver 1.21.3, model m, served by aice_1_21); write '1.21.3' to stay; {way}",
         f"b: {said} (model m, served by aice_1_21); write that of its software to stay; {way}",

@@ -45,7 +45,7 @@ def test_missing_card_wrong_driver_wrong_kind() -> None:
     assert refusal(wanted="cpu") == ["gaudi01: accelerator is cpu, but this is a gaudi host"]
     assert refusal(host={"problem": ["hl-smi: not found"]}) == [
         "gaudi01: the cards do not answer: hl-smi: not found. Is the driver of release 1.21.3 loaded? "
-        "playbooks/driver.yml brings it"
+        "playbooks/driver.yml installs it"
     ]
 
 

@@ -315,7 +315,7 @@ def test_only_weights_that_were_brought_go() -> None:
     assert plan["weights"] == [] and plan["packages"] == ["git-lfs"] and plan["containers"] == ["gaudi-weights-a"]
     assert plan["did"][0] == "container gaudi-weights-a"
     assert plan["paths"] == ["/usr/local/lib/gaudi-serve/weights", f"{STATE}/weights", "/opt/g/v"]
-    assert "weights /w/mine: not as the toolkit brought them" in plan["left"]
+    assert "weights /w/mine: not as the toolkit provided them" in plan["left"]
     plan = reset.model_weights_reset(here, weights=True)
     assert plan["weights"] == ["/w/a"] and "/w/half.partial" in plan["paths"]
     assert "/w" in plan["empty"] and "/opt/g" in plan["empty"] and "/" not in plan["empty"]
@@ -377,7 +377,7 @@ def test_images_that_are_used_or_changed_stay() -> None:
     plan = reset.vllm_image_reset(live, here, f"{STATE}/images", True)
     assert plan["images"] == ["a:1", "d:latest", "f:1"] and len(plan["paths"]) == 2
     assert plan["left"] == [
-        "image b:1: another one than was brought",
+        "image b:1: another one than was provided",
         "image c:1: container owners uses it",
         "image e:1: container byid uses it",
     ]
@@ -525,9 +525,7 @@ def test_the_end_is_told_host_by_host() -> None:
     checked = reset.reset_lines(
         {"one": {**done, "preflight_rest_reset": {"did": ["x"], "left": []}}}, ["one"], check=True
     )
-    assert (
-        checked[2].endswith("nothing changed") and checked[3] == "one: would take back: model a" and len(checked) == 5
-    )
+    assert checked[2].endswith("nothing changed") and checked[3] == "one: would remove: model a" and len(checked) == 5
 
 
 def test_recipes_are_where_the_mounts_say() -> None:

@@ -85,7 +85,7 @@ def test_a_canary_that_has_nothing_due_is_told() -> None:
     hosts["g2"] = {**hosts["g2"], "vllm_service_due": []}
     found = plan(hosts, rollout_canary="g2")
     assert found["waves"][0] == ["g1"]
-    assert "rollout_canary g2: nothing is due on it, so g1 comes first" in found["lines"]
+    assert "rollout_canary g2: it has no pending changes, so g1 comes first" in found["lines"]
 
 
 def test_waves_are_as_large_as_may_be() -> None:
@@ -132,11 +132,11 @@ def test_hosts_that_are_done_are_passed_over_and_drained_ones_are_not() -> None:
     assert "give it back" in plan(hosts)["lines"][3]
     assert plan({**hosts, "gw": {}}, preflight_gateways=["gw", "gw2"])["refusal"] == [
         "gw2: is a gateway, and takes no part in this run: without it requests would go to hosts that are down; add it "
-        "to --limit, or mend what keeps it away"
+        "to --limit, or repair it"
     ]
     hosts["g1"]["gaudi_services"] = {"kept": True}
     assert plan(hosts)["waves"] == [["g1"], ["g2"], ["g3"]]
-    assert plan({"g1": host({"q": "q"}, due=False)})["lines"] == ["nothing is due on any host"]
+    assert plan({"g1": host({"q": "q"}, due=False)})["lines"] == ["no host has pending changes"]
 
 
 @pytest.mark.parametrize(
@@ -272,7 +272,7 @@ def test_what_is_due_on_a_gateway_is_told_and_is_no_wave() -> None:
     found = plan({"g1": host({"q": "q"}, due=False), "gw": {"gateway_due": ["serve g1.q (q)", "start it"]}})
     assert found["waves"] == []
     assert found["lines"] == [
-        "nothing is due on any host",
+        "no host has pending changes",
         "gateway gw, when the waves are done: serve g1.q (q); start it",
     ]
 

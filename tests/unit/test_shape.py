@@ -137,11 +137,11 @@ def test_quantised_weights_must_split_into_whole_groups() -> None:
     assert problems(AWQ, tensor_parallel_size=4) == []
     assert problems({**AWQ, "intermediate_size": 29568}, tensor_parallel_size=2) == [
         "tensor_parallel_size 2: does not split the quantised weights evenly: intermediate_size 29568 over 2 cards "
-        "gives no whole groups of 128; possible: [1]"
+        "gives no complete groups of 128; possible: [1]"
     ]
     assert problems({**AWQ, "head_dim": 72}, tensor_parallel_size=8, max_model_len=5) == [
         "tensor_parallel_size 8: does not split the quantised weights evenly: num_attention_heads * head_dim 2880 "
-        "over 8 cards gives no whole groups of 128; possible: [1]"
+        "over 8 cards gives no complete groups of 128; possible: [1]"
     ]
 
 

@@ -364,7 +364,7 @@ def test_of_many_hosts_those_that_failed_stand_at_the_end_with_their_reasons() -
         "g2: cannot be reached: No route to host; nothing changed (0 s)",
         "g3: failed in models: port: 99999: no; nothing changed (0 s)",
         "g4: failed in models: model m does not serve: failed; nothing changed (0 s)",
-        "g5: failed in models: what it said is hidden, since the task says no_log; nothing changed (0 s)",
+        "g5: failed in models: its output is hidden, because the task has no_log; nothing changed (0 s)",
     ]
 
 

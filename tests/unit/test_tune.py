@@ -260,7 +260,7 @@ def test_hosts_that_say_nothing_are_named_and_none_left_is_an_error() -> None:
     with pytest.raises(InputError) as caught:
         learned("m", ["g2", "g3", "g4"], lost)
     assert str(caught.value) == (
-        "model m: no server of it could be asked what it has had; start it, or give a trace (-e trace=FILE): "
+        "model m: no server of it shows its traffic; start it, or give a trace (-e trace=FILE): "
         "g2: cannot be reached: timed out; g3: /metrics: refused; g4: cannot be reached"
     )
     few = {"buckets": [["10.0", 3.0], ["+Inf", 3.0]], "sum": 20.0}

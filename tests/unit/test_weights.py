@@ -408,8 +408,8 @@ def test_host_outside_the_run_must_have_what_is_missing() -> None:
     absent = {"host": "a", "models": sources(), "live": {"folders": {}}, "absent": True}
     (reason,) = weights_refusal(sources(), {"folders": {}}, "h1", source_host=absent)
     assert reason == (
-        "h1: model m: model_weights_from_host 'a': takes no part in this run (--limit), and has no whole folder "
-        "/data/M, or cannot be reached; let it take part"
+        "h1: model m: model_weights_from_host 'a': is not part of this run (--limit), and has no complete folder "
+        "/data/M, or cannot be reached; include it"
     )
     assert weights_refusal(sources(), {"folders": {}}, "h1", source_host={**absent, "absent": False}) == []
     assert weights_refusal(sources(), {"folders": {}}, "h1", source_host={**absent, "live": None}) == []
@@ -528,7 +528,7 @@ def test_a_client_waits_for_the_word_of_a_source_host_and_looks_at_one_outside_t
     runs = {**NOBODY, "runs": True, "live": THERE}
     (reason,) = pending(models, runs, **FROM_A).changes["source_missing"]
     assert reason == (
-        "h1: model_weights_from_host a: has brought no weights in this run: it failed, cannot be reached, or has "
+        "h1: model_weights_from_host a: has fetched no weights in this run: it failed, cannot be reached, or has "
         "another model_weights_from_host"
     )
     assert pending(models, {**runs, "given": []}, **FROM_A).changes["source_missing"] == []

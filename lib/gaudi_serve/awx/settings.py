@@ -300,7 +300,7 @@ def awx_report(plan: Any, rollout: Any) -> str:
         f"{host}: {', '.join(' '.join(str(line).split()) for line in lines)}."
         for host, lines in (due.get("changes") or {}).items()
     ]
-    return "\n".join([*steps, *(["What is due:", *changes] if changes else []), *page])
+    return "\n".join([*steps, *(["Pending changes:", *changes] if changes else []), *page])
 
 
 def awx_nothing_left(rollout: Any, node: str) -> str:
@@ -313,8 +313,8 @@ def awx_nothing_left(rollout: Any, node: str) -> str:
     waves = rollout.get("waves") if isinstance(rollout, Mapping) else None
     if not isinstance(waves, list) or waves[1 if node == "approve the waves" else 0 :]:
         return ""
-    what = "no host is left after the canary" if waves else "nothing is due on any host"
-    return f"Nobody is asked for an approval: {what}. The workflow continues with its status."
+    what = "no host is left after the canary" if waves else "no host has pending changes"
+    return f"No approval is needed: {what}. The workflow continues with its status."
 
 
 def awx_credentials() -> list[str]:
@@ -506,7 +506,9 @@ def _teams(value: Any) -> dict[str, list[str]]:
 
 def _approvers(value: Any) -> list[str]:
     if value is not None and not value:
-        raise refusal("", "fleet_awx.rollout_approvers", value, "names nobody; leave it out, or name at least one user")
+        raise refusal(
+            "", "fleet_awx.rollout_approvers", value, "names no user; leave it out, or name at least one user"
+        )
     return _texts("rollout_approvers", value, [])
 
 

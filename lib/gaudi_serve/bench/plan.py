@@ -176,7 +176,7 @@ def _beside_others(ask: Ask, load: Load, probed: Known) -> tuple[Load, list[str]
         said = ", ".join(f"{name} has {count}" for name, count in others.items())
         notes.append(f"other models of the host have requests ({said}), which share its processors")
     if probed["running"] is None:
-        busy = f"nobody knows whether it serves others ({probed['unread']})"
+        busy = f"it is not known whether it serves others ({probed['unread']})"
     elif count := int(probed["running"] + probed["waiting"]):
         busy = f"it has {counted(count, 'request')} of others ({probed['running']:g} run, {probed['waiting']:g} wait)"
     else:

@@ -33,7 +33,7 @@ def read_limits(given: Any) -> Objectives:
             raise refusal("", f"objectives.{name}", value, "is not a part from 0 to 1")
     found = Objectives(**{name: float(value) for name, value in known.items()})
     if not found.any:
-        raise InputError(f"objectives {shown(dict(known))}: says nothing to hold; give ttft_s, itl_s or errors")
+        raise InputError(f"objectives {shown(dict(known))}: sets no objective; give ttft_s, itl_s or errors")
     return found
 
 

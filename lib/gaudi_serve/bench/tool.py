@@ -57,7 +57,7 @@ class Tool:
         version = str(probed.get("version") or "")
         called = f"its image (vLLM {version})" if version else "its image"
         if probed.get("problem"):
-            raise InputError(f"{called} cannot be asked for its benchmark tool: {probed['problem']}")
+            raise InputError(f"{called} does not show its benchmark tool: {probed['problem']}")
         if not probed.get("command"):
             raise InputError(f"{called} has neither vllm bench serve nor benchmarks/benchmark_serving.py; {REMEDY}")
         if lacks := [str(one) for one in probed.get("lacks") or ()]:

@@ -160,7 +160,7 @@ def stage(client: Redfish, settings: Known, job: str = "") -> dict[str, Any]:
     if answer.status == 412:
         again = observed(client)
         if again["pending"] != seen["pending"] or again["current"] != seen["current"]:
-            raise BmcError(f"BMC {client.bmc.address}: somebody else changes its BIOS settings now; run again later")
+            raise BmcError(f"BMC {client.bmc.address}: another client changes its BIOS settings now; run again later")
         answer = client.patch(again["settings"], body, again["etag"])
         if answer.status == 412:
             raise BmcError(f"BMC {client.bmc.address}: it changes its ETag all the time (status 412): {answer.reason}")

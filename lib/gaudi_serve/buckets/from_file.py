@@ -40,7 +40,7 @@ def file_buckets(text: str) -> tuple[list[Bucket], list[Bucket]]:
         parts = _fields(number, line)
         count += len(parts[0]) * len(parts[1]) * len(parts[2])
         if count > MOST_BUCKETS:
-            raise _wrong(number, line, f"brings the file to {count:,} buckets, above {MOST_BUCKETS:,}")
+            raise _wrong(number, line, f"makes the file have {count:,} buckets, above {MOST_BUCKETS:,}")
         for bucket in product(*parts):
             (decode if bucket[1] == 1 else prompt).append(bucket)
     for phase, found, example in (("prompt", prompt, "(1, 256, 0)"), ("decode", decode, "(1, 1, 128)")):

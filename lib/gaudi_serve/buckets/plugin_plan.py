@@ -173,7 +173,7 @@ class PluginBucketing:
         given = self.given
         if self.unknown:
             what = " and ".join(self.unknown)
-            return (f"it is not checked whether bucketing.file holds every step: nothing is known of those of {what}",)
+            return (f"it is not checked whether bucketing.file covers every step: nothing is known of those of {what}",)
         most = found.decode.most_blocks()
         blocks = most if held is None or most >= BLOCKS_KNOWN * held else held
         server = PlanLimits(
@@ -194,7 +194,7 @@ class PluginBucketing:
             if tokens > 1:
                 step = f"prompt step of {sequences} x {tokens} tokens after {counted(more, 'block')} of context"
             allowed = f"has no bucket for a {step}, which would compile while serving"
-            raise refusal("", "bucketing.file", None, f"{allowed}; playbooks/tune.yml plans one that holds every step")
+            raise refusal("", "bucketing.file", None, f"{allowed}; playbooks/tune.yml plans one that covers every step")
         if held and uncovered(found, replace(server, num_hpu_blocks=held)):
             return (
                 f"bucketing.file holds decode steps of up to {most} blocks, and the cards about {held}: if the server "

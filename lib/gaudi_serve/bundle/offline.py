@@ -16,7 +16,7 @@ KINDS = ("image", "package", "source", "download", "weights", "python")
 MOST = 8
 LACKS = (
     "{host}: the mirror {url} lacks {names}; make the bundle again with this inventory on the connected machine "
-    "(playbooks/bundle.yml), and bring it to the mirror"
+    "(playbooks/bundle.yml), and carry it to the mirror"
 )
 
 ELSEWHERE = (

@@ -34,9 +34,9 @@ SECRET_OPTIONS = {"api_key": "VLLM_API_KEY", "hf_token": "HF_TOKEN"}
 # Options with which a server has no HTTP endpoint at its host and port, where it is asked whether it serves.
 NO_ENDPOINT = {
     "headless": "leaves out the HTTP server; write the model in vllm_distributed_models, which sets it on workers",
-    "uds": "listens on a file in place of host and port, where nobody could ask the server; leave it out",
-    "ssl_certfile": "makes the server speak TLS, and it is asked in plain HTTP; leave it out: a gateway brings TLS",
-    "ssl_keyfile": "makes the server speak TLS, and it is asked in plain HTTP; leave it out: a gateway brings TLS",
+    "uds": "listens on a file in place of host and port, where the server cannot be probed; leave it out",
+    "ssl_certfile": "makes the server use TLS, and the supervisor probes it with plain HTTP; leave it out: a gateway provides TLS",
+    "ssl_keyfile": "makes the server use TLS, and the supervisor probes it with plain HTTP; leave it out: a gateway provides TLS",
 }
 # Names of files and folders that the toolkit has beside those of the models.
 RESERVED = (
@@ -227,7 +227,7 @@ def _mounts(value: Any) -> str | None:
         else []
     )
     if whole:
-        return "names / as a whole: a server is given folders below it, and its own root stays the image's"
+        return "mounts / as a whole: mount folders below it; the root of a container is the image's"
     return "must be a list of {source: /path, target: /path, read_only: true}"
 
 

@@ -205,9 +205,7 @@ def _problems(spec: Spec) -> list[Problem]:
     low, length = spec["input_range"][0], spec["max_model_len"]
     if low < length:
         return []
-    return [
-        ("input_range", spec["input_range"], f"must begin below max_model_len {length}, which every prompt is held to")
-    ]
+    return [("input_range", spec["input_range"], f"must begin below max_model_len {length}, the limit of every prompt")]
 
 
 def _late_problems(spec: Spec) -> list[Problem]:

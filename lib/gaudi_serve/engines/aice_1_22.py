@@ -159,7 +159,7 @@ def amended(found: Launch, spec: Spec, host: Host) -> Launch:
     warnings = list(found.warnings)
     brought = [mount["target"].rstrip("/") + "/" for mount in spec.get("mounts", [])]
     if config and not config.startswith((*brought, f"{CHECKOUT}/")):
-        warnings.append(f"{config} must be in the image: no mount brings it, and vLLM dies without it")
+        warnings.append(f"{config} must be in the image: no mount provides it, and vLLM ends without it")
     env = found.env
     if spec["host"] == EVERY_ADDRESS:
         env = {**env, "GLOO_SOCKET_IFNAME": str(host.interface), "HCCL_SOCKET_IFNAME": str(host.interface)}
@@ -176,7 +176,7 @@ def _problems(spec: Spec) -> list[Problem]:
     for argument in spec.get("extra_args", []):
         name = argument.removeprefix("--").partition("=")[0].replace("-", "_")
         if argument.startswith("--") and name in FIXED:
-            problems.append(("extra_args", argument, "is said by the script itself, and the plan counts with that"))
+            problems.append(("extra_args", argument, "is set by the script itself, and the plan counts with that"))
         elif argument.startswith("--") and name in COUNTED:
             problems.append(("extra_args", argument, f"belongs in the model's key {name}, which the plan counts with"))
         elif re.match(r"-[A-Za-z]", argument):

@@ -181,7 +181,9 @@ def _warnings(spec: Spec, host: Host) -> list[str]:
     seen = [spec.weights, *(mount["target"] for mount in spec.get("mounts") or [])]
     draft = draft_model(spec) or ""
     if draft.startswith("/") and not any(f"{draft}/".startswith(f"{path.rstrip('/')}/") for path in seen):
-        found.append(f"speculative_config: {draft} must be in the image: no mount brings it, and vLLM dies without it")
+        found.append(
+            f"speculative_config: {draft} must be in the image: no mount provides it, and vLLM ends without it"
+        )
     if spec["skip_warmup"]:
         found.append(SKIPPED)
     if model.interleaved and not spec["enable_prefix_caching"] and _blind(spec):
@@ -263,7 +265,7 @@ def _of_fork(spec: Spec) -> list[Problem]:
     """Return the options by which vLLM beside the plugin would stop: the fork's own."""
     instead = {
         "max_num_prefill_seqs": "set bucketing: {prompt_bs: {max: NUMBER}}",
-        "task": "a model without text says runner: pooling, and convert: embed or classify where it is made for text",
+        "task": "a model without text needs runner: pooling, and convert: embed or classify where it is made for text",
     }
     return [
         (key, spec[key], f"is an option of the fork alone: the server stops at it; {instead.get(key, 'leave it out')}")
@@ -286,7 +288,7 @@ def _problems(spec: Spec) -> list[Problem]:
         problems.append(("dtype", spec["dtype"], remedies.get(str(spec["dtype"]), of_weights)))
     guesses = Speculation.of(spec)
     if guesses.tokens < 0:
-        allowed = f"must say num_speculative_tokens, an integer from 1 to {MOST_GUESSED}: buckets follow from it"
+        allowed = f"must set num_speculative_tokens, an integer from 1 to {MOST_GUESSED}: buckets follow from it"
         problems.append(("speculative_config", spec["speculative_config"], allowed))
     if guesses.method in NOT_GUESSED_BY:
         allowed = f"has method {guesses.method}, at which the plugin stops; it takes ngram, eagle, eagle3 and mtp"
@@ -302,7 +304,7 @@ def _problems(spec: Spec) -> list[Problem]:
         allowed = "turns enable_prefix_caching off silently; set enable_prefix_caching: false, which does both"
         problems.append(("env: VLLM_CONTIGUOUS_PA", contiguous, allowed))
     if spec.get("quantization") == "inc" and not (spec.get("env") or {}).get("QUANT_CONFIG"):
-        allowed = "needs QUANT_CONFIG in env: the file that says where INC's measurements are"
+        allowed = "needs QUANT_CONFIG in env: the file that names INC's measurements"
         problems.append(("quantization", "inc", allowed))
     cache = str(spec.get("kv_cache_dtype"))
     if cache.startswith("fp8") and cache != FP8_CACHE:

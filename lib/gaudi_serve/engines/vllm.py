@@ -23,7 +23,7 @@ def launch(spec: Spec, host: Host) -> Launch:
 def _problems(spec: Spec) -> list[Problem]:
     if spec.get("dtype") in (None, *DTYPES):
         return []
-    allowed = f"must be one of {', '.join(DTYPES)} in profile vllm, where quantization says the rest"
+    allowed = f"must be one of {', '.join(DTYPES)} in profile vllm, where quantization sets the rest"
     return [("dtype", spec["dtype"], allowed)]
 
 

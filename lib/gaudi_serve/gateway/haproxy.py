@@ -368,7 +368,7 @@ def wait_left(host: str, seconds: float) -> None:
     # Twice in a row: one may just be on its way.
     while quiet < 2:
         if back := [one.name for one in _servers_of(host) if not one.drained]:
-            raise InputError(f"somebody else has returned {', '.join(sorted(back))} to service meanwhile")
+            raise InputError(f"another run has returned {', '.join(sorted(back))} to service meanwhile")
         left = _requests(names)
         if left and time.monotonic() > end:
             counts = ", ".join(f"{name} has {count}" for name, count in sorted(left.items()))

@@ -1,4 +1,4 @@
-"""Whether the folder of a bundle is whole, and as it was signed: python3 FILE FOLDER FINGERPRINT.
+"""Whether the folder of a bundle is complete, and as it was signed: python3 FILE FOLDER FINGERPRINT.
 
 Standard library and gpgv only, and nothing else of this toolkit: the machine that serves a bundle runs it too.
 """
@@ -135,5 +135,5 @@ if __name__ == "__main__":
     if len(sys.argv) != 3:
         sys.exit(__doc__)
     found_problems = verify(*sys.argv[1:])
-    print("\n".join(found_problems) or f"{sys.argv[1]}: is whole, and as it was signed")
+    print("\n".join(found_problems) or f"{sys.argv[1]}: is complete, and as it was signed")
     sys.exit(1 if found_problems else 0)

@@ -57,7 +57,7 @@ def pull(name: str, login: Mapping[str, str], path: str = ENGINE) -> None:
         answer = engine.getresponse()
         text = _problem(_lines(answer)) if answer.status == http.HTTPStatus.OK else _message(answer.read())
     except TimeoutError:
-        text = f"the engine said nothing for {QUIET_S:g} s"
+        text = f"the engine sent no output for {QUIET_S:g} s"
     except http.client.IncompleteRead:
         text = f"the engine at {path} ended before the image was there"
     except (OSError, http.client.HTTPException) as problem:

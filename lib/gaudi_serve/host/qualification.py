@@ -356,7 +356,7 @@ def _ports(acceptance: Acceptance, wanted: Unlocked, device: str) -> list[str]:
         if not _down(program):
             return []
         time.sleep(1)
-    return [f"ports are down {PORTS_S} s after they were brought up, as {wanted.ports} --status shows"]
+    return [f"ports are down {PORTS_S} s after they were activated, as {wanted.ports} --status shows"]
 
 
 def _must(argv: list[str], timeout: float) -> None:

@@ -303,7 +303,7 @@ def push(registry: str, name: str, seconds: int) -> str:
     place = f"{registry}/{REPOSITORY}@"
     found = [one.removeprefix(place) for one in told or [] if one.startswith(place)]
     if not found or not DIGEST.fullmatch(found[-1]):
-        raise InputError(f"image {name}: the engine tells no digest of it after the push to {registry}")
+        raise InputError(f"image {name}: the engine shows no digest of it after the push to {registry}")
     return str(found[-1])
 
 

@@ -145,7 +145,7 @@ def _chat(server: Server) -> tuple[float, float]:
             first = time.monotonic() - begin
         tokens = int((event.get("usage") or {}).get("completion_tokens") or tokens)
     if not first or not tokens:
-        raise Unhealthy("an answer of the benchmark brought no text")
+        raise Unhealthy("an answer of the benchmark has no text")
     return first, float(tokens)
 
 

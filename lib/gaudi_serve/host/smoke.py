@@ -153,7 +153,7 @@ def _streamed(lines: Iterator[bytes], what: str) -> dict[str, Any]:
             text += piece
             reason = choice.get("finish_reason") or reason
     if not text.strip() or first is None:
-        raise Unhealthy(f"the {what} brought no text (finish_reason {reason})")
+        raise Unhealthy(f"the {what} returned no text (finish_reason {reason})")
     if not reason:
         raise Unhealthy(f"the {what} ended without a finish_reason")
     total = time.monotonic() - begin
@@ -168,7 +168,7 @@ def _text(server: Server) -> dict[str, Any]:
     answer = server.chat(QUESTION, TEXT_TOKENS, "chat completion")
     if not right_capitals(answer["text"]):
         # Garbled answers are what a host without iommu=pt gives: healthy ports are no proof.
-        raise Unhealthy(f"asked {QUESTION!r}, it named no country with its capital: {answer['text'][:300]!r}")
+        raise Unhealthy(f"asked {QUESTION!r}, the answer names no country with its capital: {answer['text'][:300]!r}")
     return answer
 
 

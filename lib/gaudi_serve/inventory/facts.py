@@ -218,7 +218,7 @@ VARIABLES = {
         OPTIONS["preflight_cards"],
         Rule(
             whole(0, MOST_CARDS),
-            f"must be the number of cards that the host must have, a whole one up to {MOST_CARDS}; 0 for any",
+            f"must be the number of cards that the host must have, an integer up to {MOST_CARDS}; 0 for any",
         ),
     ),
     "accelerator_release": rule_of(

@@ -108,5 +108,5 @@ def uneven_part(model: Architecture, spec: Mapping[str, Any], cards: int) -> str
         widths["num_attention_heads * head_dim"] = head * model.heads
     for name, width in widths.items():
         if width and width % (cards * group):
-            return f"{name} {width} over {counted(cards, 'card')} gives no whole groups of {group}"
+            return f"{name} {width} over {counted(cards, 'card')} gives no complete groups of {group}"
     return None

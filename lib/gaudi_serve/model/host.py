@@ -86,7 +86,7 @@ class Card:
     @property
     def end_first(self) -> str:
         """Return the sentence for a card that a stranger's program must leave first."""
-        return f"card {self.module_id} is held by {self.held_by or 'another program'}; end it first"
+        return f"card {self.module_id} is used by {self.held_by or 'another program'}; end it first"
 
 
 def _name(card: Mapping[str, Any]) -> str:
@@ -323,7 +323,7 @@ class Host:
     def unused_cards(self) -> list[str]:
         """Return a sentence for each card that no model gets though it is here: others hold it, or it is bad."""
         held = [
-            f"card {card.module_id} is not used: it is held by {card.held_by or 'another program'}"
+            f"card {card.module_id} is not used: it is used by {card.held_by or 'another program'}"
             for card in self.cards
             if card.in_use and not card.problem and card.module_id not in self.held
         ]

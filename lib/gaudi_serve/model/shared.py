@@ -45,7 +45,7 @@ def key_of(place: int, key: str) -> str:
 
 def of_server(key: str) -> str:
     """Return what is allowed where one of the models has a key of the server."""
-    return f"holds for the server and belongs in the entry itself; a model in this list takes {_keys()}"
+    return f"applies to the server and belongs in the entry itself; a model in this list takes {_keys()}"
 
 
 def _keys() -> str:

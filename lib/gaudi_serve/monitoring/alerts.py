@@ -537,7 +537,7 @@ HOSTS = (
         "1d",
         "info",
         "{{ $labels.host }} differs from the inventory at stage {{ $labels.stage }}",
-        "The last status found {{ $value }} changes that nobody has carried out.",
+        "The last status found {{ $value }} pending changes.",
     ),
     Alert(
         "LinkValidationFailed",
@@ -617,7 +617,7 @@ GATEWAY = (
         "<drained_s>s",
         "warning",
         "{{ $labels.server }} has been drained for long",
-        "The gateway on {{ $labels.host }} gives it no requests: somebody drained it, or a rollout stopped half-way.",
+        "The gateway on {{ $labels.host }} gives it no requests: it was drained by hand, or a rollout stopped.",
     ),
 )
 PROMETHEUS = (
@@ -639,7 +639,7 @@ PROMETHEUS = (
         """,
         "5m",
         "critical",
-        "Alerts reach nobody",
+        "Alerts reach no receiver",
         "Prometheus cannot send alerts to Alertmanager; look here at {{ $labels.instance }}.",
     ),
     Alert(

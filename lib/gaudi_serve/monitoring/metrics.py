@@ -44,7 +44,7 @@ METRICS: tuple[Metric, ...] = (
     *_of(
         "card",
         ("card",),
-        ("info", "gauge", "Always 1; the labels tell the card apart.", "details"),
+        ("info", "gauge", "Always 1; the labels identify the card.", "details"),
         ("temperature_celsius", "gauge", "Temperature of the card's chip."),
         ("temperature_slowdown_celsius", "gauge", "Temperature from which the card slows down."),
         ("power_watts", "gauge", "Power that the card draws."),
@@ -109,7 +109,7 @@ METRICS: tuple[Metric, ...] = (
     *_of(
         "fleet",
         (),
-        ("pending_changes", "gauge", "Changes that the last status found due, by stage.", "stage"),
+        ("pending_changes", "gauge", "Pending changes of the last status, by stage.", "stage"),
         ("status_timestamp_seconds", "gauge", "Unix time of the last status that was kept."),
     ),
 )

@@ -37,7 +37,7 @@ def rules_text(
     """
     settings = settings or Monitoring()
     files = all_rules(read_all(objectives), Thresholds.read(settings.thresholds), served or {})
-    head = "# Written by gaudi-serve; changes here are lost.\ngroups:\n"
+    head = "# Written by gaudi-serve; the next run overwrites changes.\ngroups:\n"
     return {
         name: head + "".join(_group(*one, settings.runbooks or RUNBOOK) for one in groups.items())
         for name, groups in files.items()

@@ -98,9 +98,7 @@ def release_unset(host: Host, host_name: str) -> Finding | None:
     if not here:
         return None
     stays = f"'{driver[0]}'" if driver else "that of its software"
-    allowed = (
-        f"must be said: its default {DEFAULT} is not what this host has ({', '.join(here)}); write {stays} to stay"
-    )
+    allowed = f"must be set: its default {DEFAULT} is not what this host has ({', '.join(here)}); write {stays} to stay"
     message = f"{host_name}: accelerator_release {allowed}; docs/guides/migrating.md has the way on"
     return Finding(host_name, "accelerator_release", message, None, None, allowed)
 
@@ -171,7 +169,7 @@ def _weights_problems(spec: Spec, host: Host, come: bool) -> list[Problem]:
         return []
     found = host.weights[path]
     if found is None:
-        bring = "playbooks/weights.yml brings it from its source"
+        bring = "playbooks/weights.yml fetches it from its source"
         remedy = bring if spec.get("source") else "put the model there first"
         why = f": {one_line(str(host.weights_unread[path]))}" if path in host.weights_unread else ""
         return [("weights", path, f"holds no readable config.json on this host{why}; {remedy}")]

@@ -320,13 +320,13 @@ def _unknown(one: Weighed, host: Host, cost: Cost) -> list[str]:
     if (hybrid := model.stateful_layers) and platform.memory != OF_VLLM:
         warnings.append(
             f"{hybrid} of its {model.layers} layers keep a state in place of a KV cache; memory is counted as if all "
-            "had a cache, so that more requests fit than is said"
+            "had a cache, so that more requests fit than shown"
         )
     if platform.no_memory:
         warnings.append(platform.no_memory)
     elif lacks:
         what = " and ".join(lacks)
-        warnings.append(f"memory is not checked, since the model is not known; give {what}, or bring its weights")
+        warnings.append(f"memory is not checked, since the model is not known; give {what}, or fetch its weights")
     elif spec.cards > MOST_CARDS or (not cost.memory and spec.tensors > MOST_CARDS):
         warnings.append(f"memory is not checked: the rules for it are known for up to {MOST_CARDS} cards")
     elif cost.device_gib is None:

@@ -365,7 +365,7 @@ def _lacking(parts: Mapping[str, Part], names: Sequence[str]) -> list[Problem]:
     part = parts.get(name, Part(Host(), None))
     why = f"the errors of {name} say why"
     if part.machine.accelerator and platform_of(part.machine.accelerator).devices and not part.machine.cards:
-        why = f"{name} shows no cards: bring its driver first (playbooks/driver.yml)"
+        why = f"{name} shows no cards: install its driver first (playbooks/driver.yml)"
     elif not part.known:
         why = f"{name} does not see this entry; write it where all its hosts do, as in group_vars/all.yml"
     return [(HOSTS, list(names), f"has {name}, where its part cannot be planned; {why}")]
@@ -432,7 +432,7 @@ def _different(spec: Spec, parts: Mapping[str, Part], names: Sequence[str]) -> l
             allowed = f"has {first} of release {mine.release} and {name} of {other.release}; all must be of one release"
             problems.append((HOSTS, list(names), allowed))
         if mine.image and other.image and mine.image != other.image:
-            allowed = f"is another image on {name} than on {first}; bring the same to both, as vllm_images does"
+            allowed = f"is another image on {name} than on {first}; provide the same on both, as vllm_images does"
             problems.append(("image", spec.get("image"), allowed))
         problems += _other_weights(spec, mine.machine, other.machine, (first, name))
     return problems

@@ -320,7 +320,7 @@ def vllm_fleet_lines(fleet: Mapping[str, Any]) -> list[str]:
         changes = _changes(host)
         lines += ["  would change:", *[f"    {line}" for line in changes]] if changes else []
         if host.get("reboot"):
-            lines.append("  a reboot is due, which nobody has allowed yet (host_tuning_reboot_allowed: true):")
+            lines.append("  a reboot is pending, which is not allowed yet (host_tuning_reboot_allowed: true):")
             lines += [f"    {text}" for text in host["reboot"]]
         if "due" not in host:
             lines.append("  from saved facts: what else a run would change is seen on the live host only")

@@ -349,9 +349,7 @@ def _driver_problems(spec: Spec, host: Host) -> list[Problem]:
     consumer = bool(CONSUMER.search(host.device_name or ""))
     if new and asked and not consumer and int(major[0]) >= COMPATIBLE_DRIVER:
         return []
-    bring = (
-        f"bring driver {least} or newer (playbooks/driver.yml -e driver_version={least} -e driver_upgrade_allowed=true)"
-    )
+    bring = f"install driver {least} or newer (playbooks/driver.yml -e driver_version={least} -e driver_upgrade_allowed=true)"
     ways = [bring, *([f"take an image before vLLM {CUDA_13_SINCE}"] if new else [])]
     if new and not consumer and int(major[0]) >= COMPATIBLE_DRIVER:
         ways.append(f"say env: {{{COMPATIBILITY}: '1'}}")
@@ -508,5 +506,5 @@ PLATFORM = Platform(
     pci=pci,
     observe=observe,
     about=about,
-    reasons=reasons("nvidia-smi", "Is NVIDIA's driver loaded? playbooks/driver.yml brings it"),
+    reasons=reasons("nvidia-smi", "Is NVIDIA's driver loaded? playbooks/driver.yml installs it"),
 )

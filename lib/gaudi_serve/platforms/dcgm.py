@@ -51,7 +51,7 @@ def read_report(status: int, output: str, cards: Sequence[Card]) -> Report:
         return Report(NO_RESULT, "; ".join([*dict.fromkeys(other), f"exit status {status}"]))
     # Tests of the software are of no card in some versions.
     if passed and set(places) - passed:
-        return Report(NO_RESULT, f"its report says nothing of cards {sorted(set(places) - passed)}")
+        return Report(NO_RESULT, f"its report does not name cards {sorted(set(places) - passed)}")
     return Report(PASSED) if any(word == PASS for _, _, word, _ in results) else Report(NO_RESULT, "nothing was tested")
 
 

@@ -64,7 +64,7 @@ def _problems(spec: Spec) -> list[Problem]:
     problems: list[Problem] = []
     for key in ("pipeline_parallel_size", "data_parallel_size", "data_parallel_size_local"):
         if spec.get(key) not in (None, 1):
-            allowed = "must be 1: the plan gives a model as many cards as tensor_parallel_size says"
+            allowed = "must be 1: the plan gives a model as many cards as tensor_parallel_size"
             problems.append((key, spec[key], allowed))
     if spec.get("block_size") not in (None, BLOCK):
         problems.append(("block_size", spec["block_size"], f"must be {BLOCK}, the block of Gaudi's KV cache"))
@@ -260,7 +260,7 @@ def _mib(text: str | None) -> int:
 def _reasons(host: Host, host_name: str, cards: int, release: str) -> list[tuple[str, str]]:
     if host.problem:
         text = f"{host_name}: the cards do not answer: {' '.join(host.problem)}. Is the driver of release {release} "
-        return [("cards", text + "loaded? playbooks/driver.yml brings it")]
+        return [("cards", text + "loaded? playbooks/driver.yml installs it")]
     reasons = []
     row, name = release_of(release), host.device_name
     family = family_of(name, host.device_family)
@@ -342,7 +342,7 @@ ACCESS = DeviceAccess(
     error="HABANA_RUNTIME_ERROR",
     # The runtime says on a standard error that nobody reads why it makes no container.
     hint=(
-        'the habana runtime tells its reason in its log alone: set debug = "/var/log/habana-container-runtime.log" in '
+        'the habana runtime writes its reason only to its log: set debug = "/var/log/habana-container-runtime.log" in '
         f"section habana-container-runtime of {PATH}, and look there after the next try"
     ),
 )

@@ -128,16 +128,16 @@ def read_report(status: int, output: str, cards: Sequence[Card]) -> Report:
     if verdict == FAILED:
         count = sum(word == FAILED for _, word in rows)
         unnamed = f"{count} of {counted(len(rows), 'card')} failed, and its report does not say which"
-        return Report(FAILED, unnamed if count and not failed else "its report says FAILED", failed)
+        return Report(FAILED, unnamed if count and not failed else "its report shows FAILED", failed)
     if verdict is None:
         what = f"no {HEADER.strip()}" if not places else "no verdict below the header of its report"
         return Report(NO_RESULT, f"{what}; exit status {status}")
     if status:
-        return Report(NO_RESULT, f"its report says PASSED, and its exit status is {status}")
+        return Report(NO_RESULT, f"its report shows PASSED, and its exit status is {status}")
     if len(rows) != len(cards):
         return Report(NO_RESULT, f"its report has {counted(len(rows), 'card')}, and {len(cards)} were tested")
     bad = sum(word != PASSED for _, word in rows)
-    return Report(NO_RESULT, f"its report says PASSED, and {bad} of its cards did not pass") if bad else Report(PASSED)
+    return Report(NO_RESULT, f"its report shows PASSED, and {bad} of its cards did not pass") if bad else Report(PASSED)
 
 
 def _rows(lines: Sequence[str]) -> list[tuple[str, str]]:

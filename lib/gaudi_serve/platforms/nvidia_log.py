@@ -25,7 +25,7 @@ OUT = {
     119: "its system processor does not answer",
     120: "error of its system processor",
     140: "unrecovered error of its memory",
-    RECOVERY: "its driver asks for a recovery",
+    RECOVERY: "its driver requires a recovery",
 }
 WARNED = {
     63: "a spare row takes the place of a broken one of its memory at its next reset",
@@ -115,8 +115,8 @@ def judge(errors: Errors | None, logged: CardErrors) -> tuple[str, str]:
         return errors.sick, ""
     if action not in ("", NO_ACTION):
         after = f", after {logged.fatal}" if logged.fatal else ""
-        return f"its driver asks for a recovery ({action}){after}; it is out of service until that is done", ""
+        return f"its driver requires a recovery ({action}){after}; it is out of service until that is done", ""
     if logged.fatal and not action:
         return f"{logged.fatal}; it is out of service until its driver is loaded again or the host boots", ""
-    past = f"{logged.fatal}; its driver asks for no recovery now" if logged.fatal else ""
+    past = f"{logged.fatal}; its driver requires no recovery now" if logged.fatal else ""
     return "", "; ".join(text for text in (past, logged.warned) if text)

@@ -32,7 +32,7 @@ STATUSES = {
     8: "a card lacks its power cables",
     9: "the driver is not loaded",
     10: "the kernel has problems with a card's interrupts",
-    12: "the library NVML is missing: the driver's packages are not whole",
+    12: "the library NVML is missing: the driver's packages are not complete",
     13: "the library NVML is older than nvidia-smi: the driver's packages are of two versions",
     14: "a card's infoROM is corrupt",
     15: "a card has fallen off the bus",
@@ -203,7 +203,7 @@ def errors() -> list[Errors]:
 def _sick(uncorrected: str, pending: str, failure: str) -> str:
     """Return why a card should not be used any more; empty for no reason."""
     if NEEDS_RESET in (uncorrected, pending, failure):
-        return "nvidia-smi says that it requires a reset; reset it or reboot the host"
+        return "nvidia-smi shows that it requires a reset; reset it or reboot the host"
     if failure in ("Yes", "1"):
         return "it could not put a spare row in place of a broken one of its memory; replace it"
     if pending in ("Yes", "1"):

@@ -201,7 +201,7 @@ def _unread(gpu: Gpu, mib: int, gpus: Sequence[Gpu], *, divided: bool) -> str | 
     if not mib:
         return "its memory cannot be read"
     if divided and sum(gpu.location == other.location for other in gpus) > 1:
-        return "its part cannot be told from one of another GPU after a boot: both have one location_id"
+        return "its part cannot be distinguished from one of another GPU after a boot: both have one location_id"
     return None
 
 
@@ -331,7 +331,9 @@ def _pitfalls(spec: Spec, model: Architecture, host: Host, cards: Sequence[Card]
             "disable_custom_all_reduce: true"
         )
     if OVERRIDE in env:
-        notes.append(f"env: {OVERRIDE} runs kernels of another architecture: nobody has tested that they compute right")
+        notes.append(
+            f"env: {OVERRIDE} runs kernels of another architecture: it is not tested that they compute correctly"
+        )
     return notes
 
 

@@ -128,7 +128,7 @@ def _modules(
 def _problem(card: XpuCard | None, mib: int) -> str | None:
     """Return why a card cannot be used that the tool shows."""
     if card and card.state:
-        return f"xpu-smi says that its state is {card.state}"
+        return f"xpu-smi shows that its state is {card.state}"
     return "xpu-smi cannot read its memory" if card and not mib else None
 
 

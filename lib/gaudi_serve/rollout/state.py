@@ -306,7 +306,7 @@ def _end(now: RolloutState, failure: Failure) -> dict[str, str]:
         outcome, became = "rolled_back", f"It serves again what served before; {later}"
     else:
         outcome = "left_drained"
-        became = f"It could not be taken back, and stays drained: {failure.stays or LOST}; run this again"
+        became = f"It could not be rolled back, and stays drained: {failure.stays or LOST}; run this again"
     text = f"{text}. {became}" + (f"\n{rest}" if rest else "")
     return {"outcome": outcome, "why": failure.problem, "text": text}
 

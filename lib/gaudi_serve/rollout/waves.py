@@ -233,7 +233,7 @@ def rollout_plan(hostvars: Mapping[str, Known], hosts: Sequence[str], variables:
     absent = [name for name in variables.get("preflight_gateways") or [] if name not in hosts]
     reasons = _refusal(changed, servers, needed, settings) + [
         f"{name}: is a gateway, and takes no part in this run: without it requests would go to hosts that are down; "
-        "add it to --limit, or mend what keeps it away"
+        "add it to --limit, or repair it"
         for name in absent
     ]
     by_name = {one.name: one for one in changed}
@@ -293,7 +293,7 @@ def _lines(
 ) -> list[str]:
     """Return the plan as a person reads it before anything is done."""
     if not waves:
-        return ["nothing is due on any host"]
+        return ["no host has pending changes"]
     rows = [["WAVE", "HOST", "DUE", "AWAY", "STAY"], *_rows(waves, servers, settings)]
     count = sum(map(len, waves))
     tail = [f"{counted(count, 'host')} in {counted(len(waves), 'wave')}"]
@@ -304,9 +304,11 @@ def _lines(
             f"waves are smaller than {settings.serial}, since {counted(needed[short], 'server')} of {short} must stay"
         )
     if settings.canary and settings.canary != waves[0][0].name:
-        tail.append(f"rollout_canary {settings.canary}: nothing is due on it, so {waves[0][0].name} comes first")
+        tail.append(f"rollout_canary {settings.canary}: it has no pending changes, so {waves[0][0].name} comes first")
     if not settings.drains:
-        tail.append("no gateway and no rollout_drain_command: what a host works on when its models stop is lost")
+        tail.append(
+            "no gateway and no rollout_drain_command: requests that a host works on when its models stop are lost"
+        )
     return [*table(rows), *tail]
 
 

@@ -26,4 +26,4 @@ def log_view(lines: Sequence[str]) -> list[str]:
         return list(lines)
     shown = errors[-MOST_ERRORS:]
     count = f"the last {len(shown)} of {len(errors)}" if len(shown) < len(errors) else str(len(errors))
-    return [f"lines that tell of errors ({count}):", *shown, f"all {counted(len(lines), 'line')}:", *lines]
+    return [f"lines with errors ({count}):", *shown, f"all {counted(len(lines), 'line')}:", *lines]

@@ -289,7 +289,7 @@ def reason(result: Result, remedy: Sequence[str] = (), trace: str = "") -> list[
     lines = [line for text in remedy for line in text.splitlines()]
     lines += [line for line in said(result) if line not in lines]
     if "censored" in result:
-        lines.append("what it said is hidden, since the task says no_log")
+        lines.append("its output is hidden, because the task has no_log")
     if "cmd" in result:
         words = result["cmd"]
         lines.append(f"command: {' '.join(map(str, words)) if isinstance(words, list) else words}")

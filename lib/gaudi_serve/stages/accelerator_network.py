@@ -525,7 +525,7 @@ def _pending(given: Given) -> Pending:
         return Pending(changes={"due": False, "needed": False}, facts={"needed": False, **told})
     wrong = [f"{given.host}: {text}" for text in [*network_refusal(known, between), *_serving(known, found)]]
     left = [*([NO_PORTS] if found.waits else []), *found.lines, *cabling(between, live)]
-    soon = ["bring the ports up when their driver is there"] if found.waits else []
+    soon = ["activate the ports when their driver is installed"] if found.waits else []
     return Pending(
         changes=found.changes(files),
         due=[] if wrong else found.lines or soon,

@@ -185,7 +185,7 @@ def _notes(found: Comparison, waiting: list[Row], allowed: bool, sent: Known) ->
         takes = "takes" if len(own) == 1 else "take"
         notes.append(f"BIOS: {_listed(own)} {were} sent by an earlier run, and {takes} effect at the next reboot")
     if others := {name: value for name, value in found.others.items() if name not in own}:
-        notes.append(f"BIOS: the next reboot also brings what others have set: {_listed(others)}")
+        notes.append(f"BIOS: the next reboot also applies settings of others: {_listed(others)}")
     return notes
 
 

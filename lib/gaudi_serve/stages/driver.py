@@ -169,9 +169,7 @@ def driver_notes(driver: Mapping[str, Any], changes: Mapping[str, Any], release:
     """Return what a user should know of a driver that nothing is wrong with."""
     notes = []
     if changes["foreign"]:
-        notes.append(
-            f"driver {driver['driver_version']}: no package {DKMS} installed it, so nothing holds it at its release"
-        )
+        notes.append(f"driver {driver['driver_version']}: no package {DKMS} installed it, so its release is not held")
     runtime = driver["packages"].get("habanalabs-container-runtime")
     if runtime and upstream(runtime["version"]) != release:
         notes.append(f"habanalabs-container-runtime {runtime['version']} is not of release {release}")

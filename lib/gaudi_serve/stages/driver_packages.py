@@ -294,7 +294,7 @@ def package_refusal(
     found = list(changes.missing)
     if changes.foreign and version and here.loaded and not begins(here.loaded, version):
         found = [
-            f"driver {here.loaded} is loaded, which no package brought, and driver_version is {version}: remove that "
+            f"driver {here.loaded} is loaded, which no package installed, and driver_version is {version}: remove that "
             "driver first (its installer takes --uninstall), or leave driver_version out to keep it"
         ]
     rivals = sorted(here.modules & {*driver.rivals})
@@ -321,5 +321,5 @@ def _not_allowed(driver: Driver, here: Present, changes: Changes, stopped: Seque
 def package_notes(changes: Changes, loaded: str | None) -> list[str]:
     """Return what a user should know of a driver that nothing is wrong with."""
     if changes.foreign:
-        return [f"driver {loaded}: no package brought it, so nothing holds it at its version"]
+        return [f"driver {loaded}: no package installed it, so its version is not held"]
     return []

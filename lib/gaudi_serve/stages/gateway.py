@@ -89,7 +89,7 @@ def gateway_problems(
         )
     others = [name for name in gateways if name != host_name]
     if others and serves and (wrong := secret_problem(secret)):
-        reasons.append(f"{wrong}. It is asked for since {others[0]} is a gateway that reaches this host's servers")
+        reasons.append(f"{wrong}. It is required because {others[0]} is a gateway that reaches this host's servers")
     return [f"{host_name}: {one_line(text)}" for text in reasons]
 
 
@@ -214,7 +214,7 @@ def gateway_drift(live: Known, due: Sequence[str]) -> list[str]:
         due: what gateway_due returned.
     """
     kept = [one["name"] for one in live["states"] if one["drained"] or one["maintained"]]
-    return [*due, *[f"{name} is drained: it is asked nothing until it is ready again" for name in kept]]
+    return [*due, *[f"{name} is drained: it gets no requests until it is ready again" for name in kept]]
 
 
 def gateway_notes(live: Known) -> list[str]:

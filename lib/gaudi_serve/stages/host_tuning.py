@@ -336,7 +336,7 @@ def host_tuning_missing(tuning: Mapping[str, Any], sysctl: Mapping[str, str], ho
     if planned is not None and got is not None and int(got) < int(planned):
         return [
             f"{host_name}: vm.nr_hugepages: got {got} of {planned}: memory is fragmented or in use; "
-            "reboot the host, stop what holds its memory, or lower host_tuning_hugepages"
+            "reboot the host, stop programs that use its memory, or lower host_tuning_hugepages"
         ]
     return []
 

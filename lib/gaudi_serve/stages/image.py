@@ -129,7 +129,7 @@ def images_shared(
     said = f"{host_name}: vllm_image_from_host {shown(source_host)}"
     refusal = [] if source_host in hosts else [f"{said}: is not a host of the inventory, which has {', '.join(hosts)}"]
     refusal += [
-        f"{said}: image {entry['name']} has build_host {shown(entry['build_host'])}: one host brings images for all; "
+        f"{said}: image {entry['name']} has build_host {shown(entry['build_host'])}: one host provides images for all; "
         "leave build_host out, or set the same host in both"
         for entry in wanted
         if entry.get("build") == "gaudi" and entry.get("build_host", source_host) != source_host
@@ -187,7 +187,7 @@ def _check(entry: Any) -> None:
 def _built(entry: Mapping[str, Any], release: str) -> Entry:
     alias = str(entry["name"])
     if ":" in alias.rpartition("/")[2] or "@" in alias:
-        raise _refusal(alias, "name", alias, "a name without a tag: the tag says what is in a built image")
+        raise _refusal(alias, "name", alias, "a name without a tag: the tag identifies the content of a built image")
     recipe = entry.get("recipe") or {}
     if not isinstance(recipe, Mapping) or set(recipe) - KEYS:
         # Keys alone: values may hold what no log is to have.

@@ -201,7 +201,7 @@ def link_note(plan: Mapping[str, Any], state: Mapping[str, Any], library: str = 
     for name, other in (state.get("aside") or {}).items():
         notes.append(f"{library} {name}: {_figure(other['runs'][-1], state)}")
     if plan["due"]:
-        notes.append(f"{library} validation due ({'; '.join(plan['due'])}): playbooks/validate.yml")
+        notes.append(f"{library} validation pending ({'; '.join(plan['due'])}): playbooks/validate.yml")
     return notes
 
 

@@ -278,7 +278,7 @@ def _other_program(live: Known, unit: str, port: int) -> str:
 def monitoring_notes(live: Known, fleet: Known, host: str, changes: Known) -> list[str]:
     """Return what is worth knowing of a host that is watched: which hosts do not learn in this run what it changes."""
     unknown = [one["host"] for one in fleet["monitors"] if one["host"] != host and one["certificate"] is None]
-    notes = [f"{', '.join(unknown)} was not read in this run, and asks this host as before"] if unknown else []
+    notes = [f"{', '.join(unknown)} was not read in this run, and scrapes this host as before"] if unknown else []
     replaced = [KINDS[str(one["path"])] for one in changes["certificates"]]
     for kind, known in live["certificates"].items():
         others = ", ".join(fleet["unread"].get(kind) or ())

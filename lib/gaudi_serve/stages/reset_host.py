@@ -228,7 +228,7 @@ class _Engine:
             reasons.append("proxies: the running engine was started with the toolkit's")
         now = (_object(self.live) or {}).get("data-root")
         if self.daemon_differs and now != self.wanted.get("data-root"):
-            reasons.append("data-root: goes back")
+            reasons.append("data-root: restored")
         return reasons
 
 

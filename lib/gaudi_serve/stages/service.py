@@ -464,7 +464,7 @@ def vllm_service_summary(changes: Mapping[str, Any]) -> list[str]:
     lines += [f"remove container {name}, which has no unit" for name in changes["orphans"]]
     lines += [f"{verb} {name}" for verb in ("remove", "stop", "start") for name in changes[verb]]
     lines += [f"restart {name}{' (secret changed)' * (name in changes['secret'])}" for name in changes["restart"]]
-    return lines + [f"send a test question to {name}" for name in changes["smoke"]]
+    return lines + [f"send a test request to {name}" for name in changes["smoke"]]
 
 
 FILES = {"service": "unit", "env": "environment", "json": "launch", "buckets": "buckets", "ray": "program of Ray"}
@@ -668,7 +668,7 @@ def _pending(given: Given) -> Pending:
             "caches": recipe_caches(models),
             "removed_paths": vllm_unit_paths(changes["remove"]),
         },
-        due=[*(["bring the secrets in order"] if differ else []), *summary],
+        due=[*(["update the secrets"] if differ else []), *summary],
         left=given.left(summary) if changes["due"] else [],
         refusal=vllm_service_refusal(changes, services, given.host),
         drift=vllm_service_drift(changes, services, models),

@@ -277,7 +277,7 @@ def _absent_refusal(
     jobs = weights_changes(sources, live, source_host=source_host)["jobs"] if source_host.get("absent") else []
     return [
         f"{host_name}: model {job['name']}: model_weights_from_host {source_host['host']!r}: takes no part in this run "
-        f"(--limit), and has no whole folder {job['target']}, or cannot be reached; let it take part"
+        f"(--limit), and has no whole folder {job['target']}, or cannot be reached; include it"
         for job in jobs
         if not job.get("from") and not _is_adopted(job)
     ]
@@ -509,7 +509,7 @@ def _source_missing(host_name: str, source_host: Mapping[str, Any]) -> list[str]
     if not source_host.get("silent"):
         return []
     return [
-        f"{host_name}: model_weights_from_host {source_host['host']}: has brought no weights in this run: it failed, "
+        f"{host_name}: model_weights_from_host {source_host['host']}: has fetched no weights in this run: it failed, "
         "cannot be reached, or has another model_weights_from_host"
     ]
 

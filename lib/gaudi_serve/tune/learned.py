@@ -125,7 +125,7 @@ def learned(name: str, hosts: Sequence[str], traffic: Mapping[str, Any]) -> Lear
             lost.append(one_line(f"{host}: {_why(result).strip()}"))
     if not read:
         raise InputError(
-            f"model {name}: no server of it could be asked what it has had; start it, or give a trace (-e trace=FILE): "
+            f"model {name}: no server of it shows its traffic; start it, or give a trace (-e trace=FILE): "
             + "; ".join(lost)
         )
     prompt = Histogram.merged([_histogram(one["prompt_tokens"]) for one in read.values()])

@@ -198,7 +198,7 @@ def target(fleet: Mapping[str, Any], name: str, measured: Mapping[str, int]) -> 
     if not known:
         raise InputError(
             f"{first}: model {name}: its KV-cache blocks are not known, since its memory is not; give config and "
-            "weight_bytes, bring its weights, or tune it while it serves"
+            "weight_bytes, fetch its weights, or tune it while it serves"
         )
     limits = {key: planned[first]["bucket_limits"][key] for key in ALIKE}
     return Target(name, planned, PlanLimits(**limits, num_hpu_blocks=max(known)), max([*known, *estimated]))

@@ -69,11 +69,11 @@ def test_two_runs_at_once(host: Any, playbook: Any, other_serves_on: Any) -> Non
         assert refused.status != 0
         restart = playbook("playbooks/restart.yml", *LIMIT, model="qwen2.5-7b")
         assert restart.status != 0
-        assert f"process {halted.pid}) holds this host since" in restart.flat, restart.text
+        assert f"process {halted.pid}) has locked this host since" in restart.flat, restart.text
         assert not host.file("/etc/gaudi-serve/qwq-32b.secret").exists
         assert host.file("/etc/gaudi-serve/qwen2.5-7b.secret").exists
         text = refused.flat
-        assert f"(models.yml, process {halted.pid}) holds this host since" in text
+        assert f"(models.yml, process {halted.pid}) has locked this host since" in text
         assert "(vllm_service)" in text
         assert "-e fleet_lock_break=true" in text
     assert halted.run.status == 0, halted.run.text

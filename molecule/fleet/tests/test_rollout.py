@@ -64,7 +64,7 @@ def test_a_second_rollout_waits_and_the_first_stops_for_a_word(playbook: Any, ad
     ) as first:
         second = playbook(ROLLOUT, mol_seqs=20)
         assert second.status != 0
-        assert f"process {first.pid}) holds this host since" in second.flat, second.text
+        assert f"process {first.pid}) has locked this host since" in second.flat, second.text
         assert {name: launched(name) for name in HOSTS} == before
     assert first.run.status == 0, first.run.text
     assert "the rollout stops after the canary mol-fleet-c, which serves with the change" in first.run.flat
@@ -110,7 +110,7 @@ def test_a_canary_that_does_not_come_up_goes_back(playbook: Any, address: str) -
 @pytest.mark.parametrize(
     ("requested", "said"),
     [
-        ({"STANDIN_FAULT": "garbled_answer"}, "it named no country with its capital"),
+        ({"STANDIN_FAULT": "garbled_answer"}, "the answer names no country with its capital"),
         ({"STANDIN_TOKEN_S": "0.2"}, "tokens a second, 0."),
     ],
 )
@@ -217,4 +217,4 @@ def test_a_whole_rollout_is_not_noticed(playbook: Any, address: str) -> None:
         assert not drained(name)
     again = playbook(ROLLOUT, **requested, **kernel)
     assert again.changed_nothing, again.text
-    assert "nothing is due on any host" in again.text
+    assert "no host has pending changes" in again.text

@@ -175,7 +175,7 @@ def test_nothing_to_take_where_the_first_host_fails(host: Any, other: Any, playb
     said = run.flat
     assert run.status != 0
     assert "mol-weights: model from-path: source: /srv/nfs/Copied is not a folder on this host" in said
-    assert "mol-weights-b: model_weights_from_host mol-weights: has brought no weights in this run: it failed" in said
+    assert "mol-weights-b: model_weights_from_host mol-weights: has fetched no weights in this run: it failed" in said
     assert not other.file(f"{DATA}/Copied").exists
     host.check_output(
         f"mv /data/Copied {DATA}/Copied && mv /srv/nfs/away /srv/nfs/Copied; rm -rf {DATA}/Copied.partial"

@@ -98,7 +98,7 @@ def test_hosts_forget_the_mirror_where_internet_has_come(host: Any, site: Site) 
     assert run.status == 0, run.text
     assert inside(A, "ls -d /etc/gaudi-mirror /var/lib/gaudi-mirror /etc/docker/certs.d/mirror.site:8443") == ""
     early = site("playbooks/models.yml", "--limit", A)
-    assert early.status == 3 and f"{A}: not all is as gaudi_offline needs it (write /etc/" in early.flat, early.text
+    assert early.status == 3 and f"{A}: the host does not match gaudi_offline (write /etc/" in early.flat, early.text
     again = site("playbooks/offline.yml", "--limit", A)
     assert again.status == 0 and inside(A, "ls /etc/gaudi-mirror | wc -l") == "4", again.text
 

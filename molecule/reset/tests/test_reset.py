@@ -72,7 +72,7 @@ def test_a_check_tells_what_would_go_and_changes_nothing(host: Any, playbook: An
     now = picture(host, "now")
     run = playbook("playbooks/reset.yml", "--check", "--diff")
     assert run.status == 0, run.text
-    assert "would take back: model qwen2.5-7b: unit, settings, secrets, container" in run.flat
+    assert "would remove: model qwen2.5-7b: unit, settings, secrets, container" in run.flat
     assert "+vm.nr_hugepages=12" in run.text
     assert "canary-5f2b" not in run.text
     assert differences(now, picture(host)) == []

@@ -59,4 +59,4 @@ def test_a_garbled_answer_is_no_success(playbook: Any) -> None:
     wish[0]["env"]["STANDIN_FAULT"] = "garbled_answer"
     run = playbook("playbooks/models.yml", vllm_models=wish, vllm_secrets={})
     assert run.status != 0
-    assert "it named no country with its capital" in run.flat
+    assert "the answer names no country with its capital" in run.flat

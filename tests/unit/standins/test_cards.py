@@ -56,7 +56,7 @@ def test_a_card_that_is_full_without_a_process_is_held(host: Any, seen: Any) -> 
     host.state["cards"][5]["used_mib"] = 96564
     module = host.state["cards"][5]["module_id"]
     held = "a program that hl-smi does not show (96564 of its 98304 MiB are used)"
-    assert seen().unused_cards == [f"card {module} is not used: it is held by {held}"]
+    assert seen().unused_cards == [f"card {module} is not used: it is used by {held}"]
     # What driver and firmware keep is not a model.
     host.state["cards"][5]["used_mib"] = 2048
     assert seen().unused_cards == []
@@ -69,7 +69,7 @@ def test_a_card_that_another_program_has_open_is_held(host: Any, seen: Any) -> N
     held = "python3 (pid 4711), which has /dev/accel/accel3 open"
     assert device_holders(NODE, WATCHERS, str(host.root)) == {3: held}
     found = seen()
-    assert found.unused_cards == [f"card {module} is not used: it is held by {held}"]
+    assert found.unused_cards == [f"card {module} is not used: it is used by {held}"]
     # The toolkit's own models have their cards open too.
     own = Host.of({"modules": [], "services": {"qwq": {"module_ids": [module], "holds": True}}})
     assert Host(**{**vars(found), "services": own.services}).unused_cards == []

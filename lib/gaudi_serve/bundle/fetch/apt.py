@@ -343,7 +343,7 @@ class _Fetch:
             path = archives / one.name
             if not one.is_in(path):
                 path.unlink(missing_ok=True)
-                raise FetchError(f"{one.name}: is not what its repository says it is")
+                raise FetchError(f"{one.name}: does not match its repository")
             self.bundle.place(path, f"{pool}/{one.file}")
 
     def bring(self, due: Sequence[Deb], archives: Path) -> None:

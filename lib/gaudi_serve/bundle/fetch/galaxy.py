@@ -66,7 +66,7 @@ def _downloaded(bundle: Bundle, wanted: Sequence[Item]) -> dict[tuple[str, ...],
         pattern = f"{one.name.replace('.', '-')}-{one.version or '*'}.tar.gz"
         found = [path for path in _listed(bundle) if Path(path).match(pattern)]
         if not found:
-            raise FetchError(f"ansible-galaxy: has not brought {pattern}")
+            raise FetchError(f"ansible-galaxy: did not fetch {pattern}")
         bundle.tell(f"{one.label}: {found[0]}")
         place = bundle.folder / found[0]
         version = "" if one.version else re.sub(r".*-|\.tar\.gz$", "", found[0])

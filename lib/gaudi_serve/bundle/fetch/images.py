@@ -128,7 +128,7 @@ class _Image:
         self.skopeo("copy", "--quiet", *keep, *login, source, f"dir:{stage}")
         found = f"sha256:{hashlib.sha256((stage / 'manifest.json').read_bytes()).hexdigest()}"
         if digest and found != digest:
-            raise FetchError(f"skopeo: has brought {found} in place of {digest}")
+            raise FetchError(f"skopeo: fetched {found} in place of {digest}")
         self.shared(stage)
         self.bundle.swap(stage, self.path(found))
         return found

@@ -16,7 +16,7 @@ KINDS = {
     "warning": "Warning",
     "note": "Note",
 }
-DRIFT = "Run site.yml on one host, or rollout.yml on several: both bring the host back to its plan."
+DRIFT = "Run site.yml on one host, or rollout.yml on several: both restore the planned state."
 # What to do about a sentence that does not say it, by words of it.
 REMEDIES = (
     (r"compile while serving|beyond input_range", "Set input_range to what comes, or plan the buckets with tune.yml."),

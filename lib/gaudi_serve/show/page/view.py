@@ -79,7 +79,7 @@ def _notes(kept: Known) -> list[str]:
     """Return what of the kept benchmarks is not on the page."""
     notes = list(kept["problems"])
     if left := sum(bool(one.get("not_comparable")) for one in kept["records"]):
-        notes.append(f"{counted(left, 'kept repetition')} cannot be compared with others, and benchmark.yml says why.")
+        notes.append(f"{counted(left, 'kept repetition')} cannot be compared with others, and benchmark.yml shows why.")
     return notes if kept["records"] else [*notes, "No benchmark is kept yet; benchmark.yml keeps them."]
 
 
