@@ -208,7 +208,7 @@ def test_a_model_may_name_a_built_image_without_its_tag() -> None:
 
 
 def test_the_examples_of_the_documentation_are_sound() -> None:
-    text = (Path(__file__).parents[2] / "docs/guides/images.md").read_text(encoding="utf-8")
+    text = (Path(__file__).parents[2] / "docs" / "guides" / "images.md").read_text(encoding="utf-8")
     examples = [yaml.safe_load(block) for block in re.findall(r"^```yaml\n(.*?)^```", text, re.DOTALL | re.MULTILINE)]
     images = [image for example in examples for image in vllm_images(example.get("vllm_images", []))]
     assert [image.get("alias") for image in images] == [

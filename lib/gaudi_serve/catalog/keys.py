@@ -31,12 +31,13 @@ SECRET = re.compile(r"(API_KEY|TOKEN|PASSWORD|SECRET)$", re.IGNORECASE)
 SECRET_KEY = re.compile(r"(api[_-]?key|token|passw(or)?d|passphrase|secret|credential)s?$", re.IGNORECASE)
 # Options of vLLM whose value would be seen in a process list, and the variable that is not.
 SECRET_OPTIONS = {"api_key": "VLLM_API_KEY", "hf_token": "HF_TOKEN"}
+TLS = "makes the server use TLS, and the supervisor probes it with plain HTTP; leave it out: a gateway provides TLS"
 # Options with which a server has no HTTP endpoint at its host and port, where it is asked whether it serves.
 NO_ENDPOINT = {
     "headless": "leaves out the HTTP server; write the model in vllm_distributed_models, which sets it on workers",
     "uds": "listens on a file in place of host and port, where the server cannot be probed; leave it out",
-    "ssl_certfile": "makes the server use TLS, and the supervisor probes it with plain HTTP; leave it out: a gateway provides TLS",
-    "ssl_keyfile": "makes the server use TLS, and the supervisor probes it with plain HTTP; leave it out: a gateway provides TLS",
+    "ssl_certfile": TLS,
+    "ssl_keyfile": TLS,
 }
 # Names of files and folders that the toolkit has beside those of the models.
 RESERVED = (

@@ -349,8 +349,11 @@ def _driver_problems(spec: Spec, host: Host) -> list[Problem]:
     consumer = bool(CONSUMER.search(host.device_name or ""))
     if new and asked and not consumer and int(major[0]) >= COMPATIBLE_DRIVER:
         return []
-    bring = f"install driver {least} or newer (playbooks/driver.yml -e driver_version={least} -e driver_upgrade_allowed=true)"
-    ways = [bring, *([f"take an image before vLLM {CUDA_13_SINCE}"] if new else [])]
+    options = f"-e driver_version={least} -e driver_upgrade_allowed=true"
+    ways = [
+        f"install driver {least} or newer (playbooks/driver.yml {options})",
+        *([f"take an image before vLLM {CUDA_13_SINCE}"] if new else []),
+    ]
     if new and not consumer and int(major[0]) >= COMPATIBLE_DRIVER:
         ways.append(f"say env: {{{COMPATIBILITY}: '1'}}")
     text = f"is made with CUDA {13 if new else 12}, which needs driver {least} or newer, and this host has "

@@ -640,7 +640,8 @@ class Host:
             return {"health": {model["name"]: "" for model in given["models"]}}
         if self.changed_to("garbled"):
             return failure(
-                f"model {given['models'][0]['name']} failed its smoke test: the answer names no country with its capital"
+                f"model {given['models'][0]['name']} failed its smoke test: "
+                "the answer names no country with its capital"
             )
         answers = {}
         for model in given["models"]:
