@@ -404,8 +404,8 @@ def test_what_of_bucketing_counts_for_nothing_is_told(said: dict[str, Any], unre
         ),
         (
             {"VLLM_PREFIX_CACHING": "true"},
-            "env: VLLM_PREFIX_CACHING true contradicts enable_prefix_caching false; set only enable_prefix_caching, and "
-            "take VLLM_PREFIX_CACHING out of env",
+            "env: VLLM_PREFIX_CACHING true contradicts enable_prefix_caching false; set only "
+            "enable_prefix_caching, and take VLLM_PREFIX_CACHING out of env",
         ),
         ({"VLLM_PROMPT_QUERY_BUCKET_STEP": "512", "VLLM_PREFIX_CACHING": "no"}, None),
     ],
