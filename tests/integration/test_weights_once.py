@@ -98,7 +98,7 @@ def test_host_that_fails_or_cannot_be_reached(fleet: Fleet) -> None:
     assert "b: model_weights_from_host a: has fetched no weights in this run: it failed, cannot be reached," in said
     status, said = fleet.check("--limit", "b")
     assert status != 0
-    assert "b: model qwq: model_weights_from_host 'a': takes no part in this run (--limit)" in said
+    assert "b: model qwq: model_weights_from_host 'a': is not part of this run (--limit)" in said
 
 
 def test_host_outside_the_run_gives_what_it_has(fleet: Fleet) -> None:

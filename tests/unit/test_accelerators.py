@@ -1,4 +1,4 @@
-"""Hosts with devices of several platforms, or of one that is not served: which is taken, and what must be said."""
+"""Hosts with devices of several platforms, or of one that is not served: which is taken, and what must be set."""
 
 from __future__ import annotations
 

@@ -135,7 +135,7 @@ def test_what_is_not_known_is_said() -> None:
     assert any("memory is not checked" in text and "config and weight_bytes" in text for text in unknown["warnings"])
     assert any("a model of 8 billion parameters" in text for text in unknown["warnings"])
     sized = only(planned(model(weights="/data/elsewhere", weight_bytes=144_000_000_000)))
-    assert any("give config, or bring" in text for text in sized["warnings"])
+    assert any("give config, or fetch" in text for text in sized["warnings"])
     assert any("a model of 72 billion parameters" in text for text in sized["warnings"])
     assert not any("not checked" in text for text in only(planned(model()))["warnings"])
 

@@ -59,7 +59,7 @@ def test_measurements_of_gaudi2_are_refused_on_gaudi3_and_ones_that_no_mount_bri
     own = {"quant_config": "/data/inc/maxabs_quant_g3.json"}
     found = plan(three, **own)
     assert found["errors"] == []
-    assert any("must be in the image: no mount brings it" in text for text in found["warnings"])
+    assert any("must be in the image: no mount provides it" in text for text in found["warnings"])
     assert not any("no mount" in text for text in plan(three, **own, mounts=[mount()])["warnings"])
 
 

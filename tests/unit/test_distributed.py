@@ -282,7 +282,7 @@ def test_images_and_releases_are_the_same_on_all_hosts() -> None:
     variables["gaudi02"]["gaudi_services"] = {"images": {"v:1": "y"}}
     found = errors(vllm_fleet_plan(variables, HOSTS, []))
     assert (
-        "gaudi01: model big: image v:1: is another image on gaudi02 than on gaudi01; bring the same to both, as "
+        "gaudi01: model big: image v:1: is another image on gaudi02 than on gaudi01; provide the same on both, as "
         in (" ".join(found))
     )
     for one in variables.values():

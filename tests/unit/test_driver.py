@@ -63,7 +63,7 @@ def test_another_release_needs_leave_and_free_cards() -> None:
     assert refused(live("1.20.1-97"), host, upgrade_allowed=True) == []
     host["modules"][5].update(in_use=True, held_by="python3 (pid 2)")
     assert refused(live("1.20.1-97"), host, upgrade_allowed=True) == [
-        "g: card 5 is held by python3 (pid 2); end it first"
+        "g: card 5 is used by python3 (pid 2); end it first"
     ]
 
 
@@ -78,7 +78,7 @@ def test_a_reload_and_another_build_need_leave_and_free_cards_too() -> None:
     build = refused(live("1.21.3-9"), host, version="1.21.3-57")
     assert build[0].startswith("g: driver packages of version 1.21.3-9 and version 1.21.3-57 differ; allow")
     host["modules"][3].update(in_use=True, held_by="python3 (pid 2)")
-    held = ["g: card 3 is held by python3 (pid 2); end it first"]
+    held = ["g: card 3 is used by python3 (pid 2); end it first"]
     assert refused(loaded, host, upgrade_allowed=True) == held
     assert refused(live("1.21.3-9"), host, version="1.21.3-57", upgrade_allowed=True) == held
     # Nothing is replaced where something is only missing.

@@ -304,7 +304,7 @@ def test_a_stranger_on_a_card_is_in_the_way() -> None:
     host = {"accelerator": "cuda", "services": {}}
     host["modules"] = [{"module_id": 1, "in_use": True, "held_by": "python3 (pid 7)"}]
     found = asked(driver=facts(), driver_version="580.105.08", driver_upgrade_allowed=True, gaudi_host=host)
-    assert found.refusal == ["g: card 1 is held by python3 (pid 7); end it first"]
+    assert found.refusal == ["g: card 1 is used by python3 (pid 7); end it first"]
 
 
 def test_another_driver_than_the_installers_is_refused_with_the_way_out() -> None:

@@ -197,7 +197,7 @@ def test_bad_cards_are_warnings_of_the_plan() -> None:
     fleet = vllm_fleet_plan({"a": known(gaudi_host=host)}, ["a"], [])
     assert fleet["errors"] == []
     assert [text for text in fleet["warnings"] if "model" not in text] == [
-        "a: card 3 is not used: it is held by python3 (pid 7), which has /dev/accel/accel4 open",
+        "a: card 3 is not used: it is used by python3 (pid 7), which has /dev/accel/accel4 open",
         "a: card 0000:19:00.0 is not used: hl-smi does not show it",
         "a: card of index 9 is not used: why",
         "a: a card is not used: why",

@@ -249,7 +249,7 @@ def test_what_is_wrong_with_a_hosts_variables() -> None:
     assert wrong[0].startswith("gw: fleet_gateway: (hidden): must be a mapping") and "canary" not in wrong[0]
     missing = gateway_problems(None, None, ["gw"], "g1", serves=True)[0]
     assert missing.startswith("g1: fleet_gateway_secret: is required: a quoted text of at least 32 signs")
-    assert missing.endswith("It is asked for since gw is a gateway that reaches this host's servers")
+    assert missing.endswith("It is required because gw is a gateway that reaches this host's servers")
     assert "canary" not in gateway_problems(None, "canary", ["gw"], "g1", serves=True)[0]
     assert gateway_problems(None, SECRET, ["gw"], "g1", serves=True) == []
     assert gateway_problems(None, None, ["gw"], "gw", serves=True) == []

@@ -148,8 +148,9 @@ def test_wrong_numbers_are_refused(wish: Any, fraction: Any, message: str) -> No
 def test_hugepages_that_cannot_be_had() -> None:
     tuning = {"sysctl": {"vm.nr_hugepages": "40"}}
     assert host_tuning.host_tuning_missing(tuning, {"vm.nr_hugepages": "64"}, "gaudi01") == [
-        "gaudi01: vm.nr_hugepages: got 40 of 64: memory is fragmented or in use; reboot the host, stop what holds "
-        "its memory, or lower host_tuning_hugepages"
+        "gaudi01: vm.nr_hugepages: got 40 of 64: memory is fragmented or in use; reboot the host, stop "
+        "programs that use its memory"
+        ", or lower host_tuning_hugepages"
     ]
     assert host_tuning.host_tuning_missing(tuning, {"vm.nr_hugepages": "40"}, "gaudi01") == []
 

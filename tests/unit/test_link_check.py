@@ -104,7 +104,7 @@ def test_cards_that_others_hold_and_models_that_run() -> None:
     host["modules"][6].update(problem="hl-smi does not show it")
     plan = link_validation_plan(host, {}, image="i", image_id=None)
     assert link_refusal(plan, "g", drain=False) == [
-        "g: card 5 is held by python3 (pid 7); end it first",
+        "g: card 5 is used by python3 (pid 7); end it first",
         "g: card 6 cannot be used: hl-smi does not show it",
         "g: the measurement takes the cards of qwq; allow it with -e link_validation_drain=true",
     ]

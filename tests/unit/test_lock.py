@@ -181,8 +181,8 @@ def test_old_names_of_variables_count_for_locks(
     host, begin = Host(module, action, monkeypatch, tmp_path / "locks"), action.begin_of(os.getpid())
     named = {"variables": {"gaudi_lock_break": True, "gaudi_lock_lease_s": 7}}
     assert host.lock("ann", begin=begin, **named)["held"]
-    assert "its hold ends 7 s after" in host.lock("ben", controller="there")["msg"]
-    assert host.lock("ben", check=True, **named)["warnings"][0].endswith("), since gaudi_lock_break says so")
+    assert "its lock ends 7 s after" in host.lock("ben", controller="there")["msg"]
+    assert host.lock("ben", check=True, **named)["warnings"][0].endswith("), since gaudi_lock_break is set")
 
 
 def test_a_rollout_finds_the_lock_of_another_run_and_takes_over_stale_ones(

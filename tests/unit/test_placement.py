@@ -100,7 +100,7 @@ def test_a_running_model_is_not_moved_for_another_unless_that_is_allowed() -> No
     placed, errors, moved = place(specs, host)
     assert (placed, moved) == ({"a": [0], "b": [4]}, {})
     assert [error["message"] for error in errors] == [
-        "g: model new: module_ids [0, 1]: card 0 is held by model a, which runs; free are [2, 3, 5, 6, 7]; "
+        "g: model new: module_ids [0, 1]: card 0 is used by model a, which runs; free are [2, 3, 5, 6, 7]; "
         "-e fleet_move_allowed=true lets running models move"
     ]
     assert place(specs, host, move_allowed=True)[2] == {"a": [0]}
@@ -124,7 +124,7 @@ def test_bad_cards_are_given_to_nobody_and_named() -> None:
     assert [error["message"] for error in errors] == [
         "g: model b: module_ids [0]: card 0 cannot be used: it is on the PCI bus, and hl-smi does not show it; take "
         "another card",
-        "g: model c: module_ids [1]: card 1 is held by a program that hl-smi does not show (96564 MiB are used); "
+        "g: model c: module_ids [1]: card 1 is used by a program that hl-smi does not show (96564 MiB are used); "
         "end it or take another card",
     ]
     _, errors, _ = place([request("big", 8)], host)

@@ -148,7 +148,7 @@ def test_card_held_by_a_stranger_is_named() -> None:
     host["modules"][1].update(in_use=True, held_by="python3 (pid 4711)")
     plan = vllm_plan([model(module_ids=[0, 1])], host, host_name="gaudi01")
     assert plan["errors"][0]["message"] == (
-        "gaudi01: model qwq: module_ids [0, 1]: card 1 is held by python3 (pid 4711); end it or take another card"
+        "gaudi01: model qwq: module_ids [0, 1]: card 1 is used by python3 (pid 4711); end it or take another card"
     )
 
 

@@ -428,7 +428,7 @@ FP4 = {"format": "nvfp4-pack-quantized", "config_groups": {"a": {"weights": {"ty
             "4090",
             None,
             {"image": "vllm/vllm-openai:v0.33.0", "driver": "570.86.15"},
-            "bring driver 580 or newer (playbooks/driver.yml -e driver_version=580 -e driver_upgrade_allowed=true)",
+            "install driver 580 or newer (playbooks/driver.yml -e driver_version=580 -e driver_upgrade_allowed=true)",
         ),
         ("H100", None, {"image": "vllm/vllm-openai:v0.23.0", "driver": "570.86.15"}, None),
         (

@@ -189,7 +189,7 @@ FORM = "a line is a tuple such as (1, [256, 512], range(0, 8, 4)): a number, lis
         ("(1, 2, range(0, 999999999999))", "'(1, 2, range(0, 999999999999))' has range(0, 999999999999) of 999,999,"),
         (f"(1, {[3] * 10001}, 2)", "'(1, [3, 3, 3"),
         (f"(1, {'9' * 400000}, 2)", "'(1, 9999"),
-        ("(range(0, 10000), range(2, 999), 2)", "'(range(0, 10000), range(2, 999), 2)' brings the file to 9,970,000"),
+        ("(range(0, 10000), range(2, 999), 2)", "'(range(0, 10000), range(2, 999), 2)' makes the file have 9,970,000"),
     ],
 )
 def test_a_wrong_line_of_a_file_is_named(line: str, message: str) -> None:

@@ -203,7 +203,7 @@ def test_ports_that_are_down_are_brought_up_before(machine: Machine, monkeypatch
     monkeypatch.setattr(qualification, "PORTS_S", 0)
     (machine.root / "run/gaudi-sim/ports").write_text("down\n")
     found = machine.run(tests=["memory-bandwidth"])
-    assert "ports are down 0 s after they were brought up" in found["lines"][-2] and found["verdict"] == PASSED
+    assert "ports are down 0 s after they were activated" in found["lines"][-2] and found["verdict"] == PASSED
 
 
 def test_a_failure_names_the_card_and_is_compared_with_the_run_before(machine: Machine) -> None:
@@ -417,7 +417,7 @@ def test_what_is_asked_for_is_refused_with_the_reason(host: Any, state: Any, tex
 def test_a_program_on_a_card_is_named() -> None:
     host = machine_facts()
     host["modules"][4] |= {"in_use": True, "held_by": "python3 (pid 7)"}
-    assert pending(host, **ASKED).refusal == ["a: card 4 is held by python3 (pid 7); end it first"]
+    assert pending(host, **ASKED).refusal == ["a: card 4 is used by python3 (pid 7); end it first"]
 
 
 def test_what_is_required_runs_once_and_waits_while_cards_serve() -> None:
@@ -489,7 +489,7 @@ def test_the_module_tests_nothing_in_check_mode_and_beside_a_program(machine: Ma
     with socket.socket(socket.AF_UNIX) as held:
         held.bind(f"\0gaudi-sim{machine.root}-card-1")
         found = module_result(machine, tests=["functional"], cards=CARDS)
-    assert found["failed"] and found["msg"].startswith("card 1 is held by ")
+    assert found["failed"] and found["msg"].startswith("card 1 is used by ")
     assert not (machine.state / "logs").exists()
     assert module_result(machine)["verdict"] == PASSED
     with (machine.state / "lock").open("w") as lock:

@@ -202,19 +202,22 @@ AGAIN = "It serves again what served before; the other hosts of later waves are 
         ),
         (
             path(*CHANGE, "lose", "give_up", give_up={"unreachable_s": 300}),
-            f"h2 could not be reached while it was changed, and the rollout stops: {LOST}. It could not be taken back, "
-            "and stays drained: it could not be reached for 300 s; run this again",
+            f"h2 could not be reached while it was changed, and the rollout stops: {LOST}. It could not be rolled "
+            f"back, and stays drained"
+            ": it could not be reached for 300 s; run this again",
         ),
         (
             path(*CHANGE, "fail", "give_up"),
             "h2 failed its checks, and the rollout stops: Verify | Ask every model: nonsense. It could not be "
-            "taken back, and stays drained: Roll back | Ask every model: no answer; run this again",
+            "rolled back, and stays drained"
+            ": Roll back | Ask every model: no answer; run this again",
         ),
         # Lost once more while it was rolled back.
         (
             path(*CHANGE, "fail", "lose"),
             "h2 failed its checks, and the rollout stops: Verify | Ask every model: nonsense. It could not be "
-            f"taken back, and stays drained: {LOST}; run this again",
+            "rolled back, and stays drained"
+            f": {LOST}; run this again",
         ),
     ],
 )

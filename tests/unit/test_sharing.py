@@ -152,7 +152,7 @@ def test_what_the_models_before_leave_may_be_too_little() -> None:
         (["rerank"], {}, "must be a list of 1 to 6 mappings, one for each further model on the card, such as [{name:"),
         ([OTHER] * 7, {}, "must be a list of 1 to 6 mappings"),
         ([{"name": "rerank"}], {}, "g: model gte: shares_card_with[0].weights: is required; must be an absolute path"),
-        ([{**OTHER, "port": 1}], {}, "shares_card_with[0].port 1: holds for the server and belongs in the entry"),
+        ([{**OTHER, "port": 1}], {}, "shares_card_with[0].port 1: applies to the server and belongs in the entry"),
         (
             [{**OTHER, "wieghts": 1}],
             {},
@@ -161,7 +161,7 @@ def test_what_the_models_before_leave_may_be_too_little() -> None:
         (
             [{**OTHER, "shares_card_with": []}],
             {},
-            "shares_card_with[0].shares_card_with (hidden): holds for the server",
+            "shares_card_with[0].shares_card_with (hidden): applies to the server",
         ),
         ([{**OTHER, "model": "none"}], {}, "shares_card_with[0].model 'none': is not in the catalog"),
         ([{**OTHER, "max_model_len": 0}], {}, "shares_card_with[0].max_model_len 0: must be an integer from 1"),
@@ -177,7 +177,7 @@ def test_what_the_models_before_leave_may_be_too_little() -> None:
         (
             [{**OTHER, "served_model_name": "x"}],
             {},
-            "shares_card_with[0].served_model_name 'x': holds for the server",
+            "shares_card_with[0].served_model_name 'x': applies to the server",
         ),
         (
             [{**OTHER, "gpu_memory_utilization": 0.7}],

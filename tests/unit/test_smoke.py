@@ -66,8 +66,8 @@ def test_models_without_text_are_asked_for_what_they_do(start: Any, task: str, k
 @pytest.mark.parametrize(
     ("fault", "kind", "message"),
     [
-        ("empty_answer", "any", "the chat completion brought no text"),
-        ("empty_answer", "audio", "the question about a sound brought no text"),
+        ("empty_answer", "any", "the chat completion returned no text"),
+        ("empty_answer", "audio", "the question about a sound returned no text"),
         ("garbled_answer", "text", "the answer names no country with its capital: 'the the of of"),
         ("garbled_answer", "image", "asked for the colour of a red picture, it said 'the the of"),
     ],

@@ -279,7 +279,7 @@ def test_what_the_runtime_would_miss_without_a_word_is_named_before_the_start(
     monkeypatch.setattr(supervisor, "docker", docker)
     monkeypatch.setattr(one, "port_must_be_free", lambda: None)
     with pytest.raises(
-        supervisor.SupervisorError, match=r"init\.pid.*; the habana runtime tells its reason in its log .*debug ="
+        supervisor.SupervisorError, match=r"init\.pid.*; the habana runtime writes its reason only to its log.*debug ="
     ):
         one.create()
     (card / "sys/class/infiniband/hbl_3/device/infiniband_verbs/uverbs8").mkdir(parents=True)

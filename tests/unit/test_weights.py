@@ -306,7 +306,7 @@ def test_what_is_in_the_way_is_refused_where_a_folder_is_to_be_brought() -> None
     beside = {"in_the_way": "/data/M.partial", "leftovers": []}
     reasons = weights_refusal(sources(), {"folders": {"/data/M": {"exists": False, **beside}}}, "h1")
     assert len(reasons) == 1
-    assert reasons[0].startswith("h1: model m: /data/M.partial: is not the toolkit's")
+    assert reasons[0].startswith("h1: model m: /data/M.partial: is not managed by the toolkit")
     assert reasons[0].endswith("move it away, or remove it")
     assert weights_refusal(sources(), {"folders": {"/data/M": {**record(), **beside}}}, "h1") == []
     # What was being replaced comes back, and may need nothing.
@@ -541,7 +541,7 @@ def test_a_client_waits_for_the_word_of_a_source_host_and_looks_at_one_outside_t
     assert pending(models, {**NOBODY, "looked": looked}, **FROM_A).changes["asked"] == ["/data/M"]
     for nothing in ({}, {"unreachable": True}, {"ansible_facts": {"gaudi_weights": {"folders": {}}}}):
         found = pending(models, {**NOBODY, "looked": nothing}, **FROM_A)
-        assert "takes no part in this run (--limit)" in found.changes["source_missing"][0]
+        assert "is not part of this run (--limit)" in found.changes["source_missing"][0]
 
 
 def test_the_stage_says_what_fetching_needs_and_what_is_left() -> None:

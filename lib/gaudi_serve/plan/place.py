@@ -107,7 +107,7 @@ class Ledger:
         for number in requested:
             if number in self.foreign:
                 problem = self.cards[number].problem
-                held = f"is held by {self.holders[number]}; end it or"
+                held = f"is used by {self.holders[number]}; end it or"
                 why = f"cannot be used: {problem};" if problem else held
                 return "module_ids", requested, f"card {number} {why} take another card"
             if number in self.holders:
@@ -209,7 +209,7 @@ def _named(specs: Sequence[Spec], ledger: Ledger, standing: Cards) -> tuple[Card
             taken = next((number for number in requested if number in holders), None)
             if not problem and taken is not None:
                 free = sorted(set(ledger.cards) - set(ledger.holders) - set(holders) - wanted)
-                text = f"card {taken} is held by model {holders[taken]}, which runs; free are {free}; {MOVE}"
+                text = f"card {taken} is used by model {holders[taken]}, which runs; free are {free}; {MOVE}"
                 problem = ("module_ids", requested, text)
             if problem:
                 refused[spec.name] = problem

@@ -123,8 +123,8 @@ def _unclear(host: Host, platform: Platform, wanted: str) -> str:
     on_processors = sorted(name for name, one in running.items() if not one.module_ids)
     if wanted == "auto" and platform.devices and on_processors:
         return (
-            f"it has {platform.devices}, and {', '.join(on_processors)} run on its processors; accelerator must "
-            f"be said: {LAST} lets them stay there, {platform.name} restarts them on the cards"
+            f"it has {platform.devices}, and {', '.join(on_processors)} run on its processors; accelerator must be set:"
+            f" {LAST} lets them stay there, {platform.name} restarts them on the cards"
         )
     if wanted == LAST and on_devices and served and served[0].name != LAST:
         return (

@@ -10,7 +10,7 @@ from ..core.words import some_names
 
 # Notes that stand until somebody acts, by the name under which ``fleet_acknowledged`` takes them.
 STANDING = {
-    **dict.fromkeys(("link_validation", "hccl_validation"), re.compile(r"\w+ validation due")),
+    **dict.fromkeys(("link_validation", "hccl_validation"), re.compile(r"\w+ validation pending")),
     "driver_held": re.compile(r"driver .* (?:is not held|nothing holds it)"),
     "container_runtime_release": re.compile(r"habanalabs-container-runtime .* is not of release"),
 }

@@ -276,8 +276,9 @@ def _absent_refusal(
     """Return what a source host lacks that takes no part in the run."""
     jobs = weights_changes(sources, live, source_host=source_host)["jobs"] if source_host.get("absent") else []
     return [
-        f"{host_name}: model {job['name']}: model_weights_from_host {source_host['host']!r}: takes no part in this run "
-        f"(--limit), and has no whole folder {job['target']}, or cannot be reached; include it"
+        f"{host_name}: model {job['name']}: model_weights_from_host {source_host['host']!r}: is not part of "
+        f"this run (--limit), and has no complete folder"
+        f" {job['target']}, or cannot be reached; include it"
         for job in jobs
         if not job.get("from") and not _is_adopted(job)
     ]

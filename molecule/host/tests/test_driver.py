@@ -74,7 +74,7 @@ def test_a_card_in_a_strangers_hands_stops_an_upgrade(host: Any, playbook: Any) 
     finally:
         host.run("systemctl stop stranger")
     assert run.status != 0
-    assert "is held by python3" in run.flat
+    assert "is used by python3" in run.flat
     assert driver(host) == "1.21.3"
 
 

@@ -56,7 +56,7 @@ def test_a_card_that_a_program_holds_is_named_and_a_left_driver_is_repaired(
         held = playbook(PLAYBOOK)
     finally:
         host.run("systemctl stop foreign")
-    assert held.status != 0 and "mol-host: card 1 is held by python3" in held.flat
+    assert held.status != 0 and "mol-host: card 1 is used by python3" in held.flat
     # As a run leaves it that is killed while it tests the memory.
     modules = "habanalabs habanalabs_ib habanalabs_en habanalabs_cn"
     host.check_output(f"for name in {modules}; do modprobe -r $name; done")

@@ -395,7 +395,7 @@ def test_empty_answer_fails_the_smoke_test(playbook: Any) -> None:
     run = playbook("playbooks/models.yml", vllm_models=models(env={"STANDIN_FAULT": "empty_answer"}))
     assert run.status != 0
     text = run.flat
-    assert "model qwq-32b failed its smoke test: the chat completion brought no text" in text
+    assert "model qwq-32b failed its smoke test: the chat completion returned no text" in text
 
 
 def test_stopped_and_removed_models(host: Any, playbook: Any, unit: Any, started: Any) -> None:

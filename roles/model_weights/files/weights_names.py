@@ -50,8 +50,8 @@ def conflict(folder: Path) -> Path | None:
 def refused(label: str, path: Path | str) -> str:
     """Return the sentence for what is in the way; ``label`` names host and model."""
     return (
-        f"{label}: {path}: is not the toolkit's, and lies where it would bring the weights before they are whole; "
-        "move it away, or remove it"
+        f"{label}: {path}: is not managed by the toolkit, and is where it would store incomplete weights; move it away"
+        ", or remove it"
     )
 
 

@@ -157,7 +157,7 @@ def test_a_node_that_disappears_meanwhile_stops_the_start_too(
         assert told == said
     else:
         assert told.startswith(
-            f"the container does not start: {SILENT}; the habana runtime tells its reason in its log"
+            f"the container does not start: {SILENT}; the habana runtime writes its reason only to its log"
         )
 
 

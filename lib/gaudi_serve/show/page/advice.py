@@ -24,7 +24,7 @@ REMEDIES = (
     (r"reboot", "Set host_tuning_reboot_allowed: true for the run that may reboot the host."),
     (r"does not answer", "Read its log with logs.yml -e model=NAME; restart.yml starts it again."),
     (r"cannot be reached|could not be read|Unreachable|No route", "Check ssh and the machine, then run this again."),
-    (r"is held by", "End that program, or leave the card out of the plan."),
+    (r"is used by", "End that program, or leave the card out of the plan."),
     (r"Links? .*measur|measuring is due|not measured", "Run validate.yml while the cards are idle."),
     (r"unused|is not used", "docs/explanation/serving.md explains what keeps a card from being used."),
 )
