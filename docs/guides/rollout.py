@@ -1,8 +1,8 @@
-"""A rollout from a Python program: started, followed event by event, and its result read (docs/guides/runner.md).
+"""Start a rollout from a Python program, follow its events, and read its result (docs/guides/runner.md).
 
     python docs/guides/rollout.py FOLDER IMAGE
 
-FOLDER is a private data folder of ansible-runner whose ``inventory`` is yours, IMAGE an execution environment.
+FOLDER is a private data folder of ansible-runner with your ``inventory``. IMAGE is an execution environment.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ import ansible_runner
 
 @dataclass
 class Outcome:
-    """How a rollout has ended.
+    """The result of a rollout.
 
-    failures: what each host that failed said last; of a host that went back, why.
-    hosts: what became of each that was changed: ``outcome``, ``text`` and figures of artifact ``gaudi_rollout``.
+    failures: last message of each failed host; for a host that was rolled back, the reason.
+    hosts: result of each changed host: ``outcome``, ``text`` and figures of artifact ``gaudi_rollout``.
     """
 
     succeeded: bool = False
@@ -30,21 +30,24 @@ class Outcome:
     hosts: dict[str, Any] = field(default_factory=dict)
 
 
-def rollout(folder: Path, say: Callable[[str], Any] = print, **options: Any) -> Outcome:
-    """Roll out what the inventory in a private data folder says.
+def rollout(folder: Path, show: Callable[[str], Any] = print, **options: Any) -> Outcome:
+    """Roll out the inventory of a private data folder, and return the result.
 
     Args:
-        folder: the private data folder; ``env/extravars`` in it may say ``rollout_approved: true``, without which the
-            rollout stops after the canary.
-        say: gets a line where a task begins that people follow.
-        options: of ``ansible_runner.run``: the image, what is mounted.
+        folder: the private data folder. Without ``rollout_approved: true`` in its ``env/extravars``, the rollout stops
+            after the canary.
+        show: called with the name of each stage's task when it begins.
+        options: options of ``ansible_runner.run``, such as the image and mounts.
+
+    Returns:
+        The result, also of a failed run.
     """
     outcome = Outcome()
 
     def follow(event: Mapping[str, Any]) -> bool:
         data = event.get("event_data") or {}
         if event["event"] == "playbook_on_task_start" and " | " in data.get("name", ""):
-            say(data["name"])
+            show(data["name"])
         if event["event"] in ("runner_on_failed", "runner_on_unreachable") and not data.get("ignore_errors"):
             outcome.failures[data["host"]] = str(data["res"].get("msg", ""))
         if event["event"] == "playbook_on_stats":
@@ -62,7 +65,7 @@ def rollout(folder: Path, say: Callable[[str], Any] = print, **options: Any) -> 
 if __name__ == "__main__":
     place, image = Path(sys.argv[1]), sys.argv[2]
     isolated = {"process_isolation": True, "process_isolation_executable": "podman", "container_image": image}
-    # Root in a container of podman without root is who starts it, and may read what ansible-runner closes to others.
+    # In a rootless container, root is the calling user, and may read files that ansible-runner closes to others.
     ended = rollout(place, container_options=["--user=root"], **isolated)
     print(ended)
     sys.exit(not ended.succeeded)
