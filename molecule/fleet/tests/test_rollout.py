@@ -147,6 +147,7 @@ def dies_in_its_proof(lost: str, playbook: Any, address: str) -> None:
     assert inside("mol-fleet-a", "ls -A /var/lib/gaudi-serve/rollout") == ""
 
 
+@pytest.mark.long
 @GATEWAY
 def test_a_canary_that_dies_in_its_proof_goes_back(playbook: Any, address: str) -> None:
     dies_in_its_proof("host", playbook, address)

@@ -123,6 +123,7 @@ def tuned(host: Any, playbook: Any, started: Any, said: dict[str, Any], folder: 
     assert "was not prepared" not in log_of(host, "qwq-32b")
 
 
+@pytest.mark.long
 @pytest.mark.anyhow
 def test_one_model_of_a_gaudi2_host_moves_to_the_plugin_and_back(
     host: Any, playbook: Any, started: Any, cards: Any
