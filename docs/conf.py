@@ -12,6 +12,9 @@ nitpicky = True
 html_theme = "furo"
 html_title = "gaudi-serve"
 # The site loads nothing from elsewhere, and its search works from a disk.
+html_static_path = ["_static"]
+html_css_files = ["site.css"]
+html_show_copyright = False
 html_copy_source = False
 html_show_sourcelink = False
 copybutton_prompt_text = r"\$ |# "
