@@ -443,7 +443,9 @@ def inventory_refusal(variables: Known, host_name: str) -> list[str]:
         reasons += [one_line(text) for text in secrets_refusal(values["vllm_secrets"], host_name)]
     reasons += _of_fleet(values, unread, host_name, variables)
     reasons += network_problems(values, host_name, variables.get("hostvars"))
-    more = octal_problems(values, host_name) + strange_secrets(values, host_name, variables.get("hostvars") or {})
+    more = octal_problems(values, host_name, variables.get("inventory_dir")) + strange_secrets(
+        values, host_name, variables.get("hostvars") or {}
+    )
     more += _of_entries(values, host_name, variables) + differing_names(variables, host_name)
     reasons += [one_line(text) for text in unknown_variables(variables, host_name) + more]
     return [as_written(text, variables) for text in reasons]
@@ -504,15 +506,22 @@ def differing_names(variables: Known, host_name: str) -> list[str]:
     return reasons
 
 
-def octal_problems(values: Known, host_name: str) -> list[str]:
-    """Return which numbers of an inventory are not what stands there, since YAML takes a leading zero for octal."""
+def octal_problems(values: Known, host_name: str, folder: Any) -> list[str]:
+    """Return the numbers of an inventory that YAML reads as octal because they begin with a zero.
+
+    Args:
+        values: the variables of the host.
+        host_name: how messages call the host.
+        folder: ``inventory_dir`` of the host.
+    """
+    read = {
+        name: value for name, value in values.items() if name in (*READ, "fleet_gateway") and name != "vllm_secrets"
+    }
     return [
         f"{host_name}: {readable(key)} {text}: YAML reads this as octal, {number}; write it without the zero in front"
-        for name, value in values.items()
-        if name in (*READ, "fleet_gateway") and name != "vllm_secrets"
-        for key, number, text in octals(value, name)
+        for key, number, text in octals(read, folder)
         # A client's own may be a number by mistake.
-        if name != "fleet_gateway" or not key.endswith((": key", ": sha256"))
+        if not (key.startswith("fleet_gateway") and key.endswith((": key", ": sha256")))
     ]
 
 

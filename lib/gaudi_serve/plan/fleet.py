@@ -153,7 +153,7 @@ def _of_inventory(name: str, hostvars: Mapping[str, Known], known: Known, gatewa
         for key, found in (
             ("inventory", unknown_variables(hostvars[name], name)),
             ("inventory", differing_names(hostvars[name], name)),
-            ("vllm_models", octal_problems(known, name)),
+            ("vllm_models", octal_problems(known, name, hostvars[name].get("inventory_dir"))),
             ("vllm_secrets", strange_secrets(known, name, hostvars)),
             ("fleet_gateway", of_gateways(known, gateways, name, hostvars)),
             ("accelerator_network_ports", network_problems(known, name, hostvars)),
