@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import ansible_runner
+import jsonschema
 import pytest
 import yaml
 from helpers.simulated.fleet import change, fleet, state_of
@@ -238,6 +239,8 @@ def test_the_example_follows_a_rollout(given: dict[str, Any], folder: Folder, se
         change(folder.state, "h01", fault="slow")
     said: list[str] = []
     outcome = example().rollout(folder.place, said.append, **folder.options(given))
+    schema = json.loads((ROOT / "docs/reference/schemas/rollout.schema.json").read_text(encoding="utf-8"))
+    jsonschema.validate(outcome.hosts, schema["properties"]["hosts"])
     launch = {name: state_of(folder.state, name)["files"]["/etc/gaudi-serve/m.json"] for name in ("h01", "h02", "h03")}
     changed = [name for name, text in launch.items() if '"24"' in text]
     assert any("Verify" in line for line in said)
