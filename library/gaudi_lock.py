@@ -56,7 +56,7 @@ author:
 """
 
 EXAMPLES = r"""
-- name: Hold the host
+- name: Lock the host
   gaudi_lock:
     stage: container_runtime
 

@@ -54,7 +54,7 @@ DONE = {
 STATES = {"started": "start", "restarted": "restart", "stopped": "stop", "reloaded": "reload"}
 FILES = ("copy", "template", "file", "lineinfile", "blockinfile", "replace", "get_url", "deb822_repository")
 # Messages of a role that a playbook shows again, host by host, when it is through.
-LISTED_AT_THE_END = ("Reset | Say what goes",)
+LISTED_AT_THE_END = ("Reset | Show the changes",)
 FEW = 3  # files that are named; of more, their number is told
 MANY = 4  # hosts; of more, those that failed are told once more at the end, with their reasons
 SUMMARY_LENGTH = 200  # characters of such a reason

@@ -303,5 +303,5 @@ def test_a_host_without_cards_is_reset(playbook: Any) -> None:
     assert run.status == 0, run.text
     assert "taken back: governor of CPUs" in run.flat
     assert playbook("playbooks/reset.yml", "--limit", "mol-cpu", reset_confirm="reset").changed_nothing
-    gone = playbook("playbooks/reset.yml", "--start-at-task", "Hold the host", reset_confirm="perhaps")
+    gone = playbook("playbooks/reset.yml", "--start-at-task", "Lock the host", reset_confirm="perhaps")
     assert "changed=0" in gone.flat and "Models" not in gone.text
