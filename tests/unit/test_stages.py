@@ -235,7 +235,7 @@ def check(columns: int = 0) -> str:
     host_stage(screen)
     runtime_stage(screen)
     screen.play("Provide the images")
-    would = {"demo-cpu": "would bring vllm-cpu:0.32.0 from /srv/vllm-cpu.tar"}
+    would = {"demo-cpu": "would provide vllm-cpu:0.32.0 from /srv/vllm-cpu.tar"}
     screen.say("vllm_image : Load | Report the images that would be provided", would, changed=True)
     report(screen)
     return screen.text()
@@ -247,7 +247,7 @@ def failures(columns: int = 0) -> str:
     screen.run("container_runtime : Install | Install Docker", "apt", args={"name": "docker.io"})
     inner = {"msg": "non-zero return code", "rc": 1, "cmd": ["docker", "info"], "stderr": "no daemon", "stdout": "a\nb"}
     screen.fail("demo-cpu", "container_runtime : Engine | Wait until Docker answers", inner, rescued=True)
-    text = "demo-cpu: the engine did not take daemon.json; the previous one is back. See journalctl -u docker."
+    text = "demo-cpu: Docker refused daemon.json. The previous file is restored. See journalctl -u docker."
     screen.fail("demo-cpu", "container_runtime : Engine | Fail, because Docker refused the file", {"msg": text}, "fail", rescuing=True)
     screen.fail("demo-gaudi", "container_runtime : Ignored", inner, ignored=True)
     refusal = ["Nothing has been changed. What must be fixed first:", "demo-gaudi: port: 99999: 1 to 65535\nand more"]
