@@ -476,8 +476,8 @@ FETCHES: dict[tuple[str, str, str], Callable[[BundleHost], list[Item]] | str] = 
         (
             ("container_runtime", "repositories.yml", f"Repositories | {name}")
             for name in (
-                *("Install what fetching and adding them needs", "Fetch the engine vendor's signing key"),
-                "Write the engine vendor's",
+                *("Install the packages for adding repositories", "Fetch Docker's signing key"),
+                "Write Docker's repository",
             )
         ),
         packages.container_runtime,
@@ -485,7 +485,7 @@ FETCHES: dict[tuple[str, str, str], Callable[[BundleHost], list[Item]] | str] = 
     **dict.fromkeys(
         (
             ("container_runtime", "runtime.yml", f"Runtime | {name}")
-            for name in ("Install what adding a repository needs", "Write its repository", "Install it")
+            for name in ("Install the packages for adding a repository", "Write the repository", "Install the package")
         ),
         packages.container_runtime,
     ),
@@ -604,7 +604,9 @@ def test_a_new_task_that_fetches_is_seen(task: dict[str, Any]) -> None:
 
 
 def test_names_of_packages_are_read_from_the_tasks_that_install_them() -> None:
-    assert apt_names("driver", "source.yml", "Apply | Install the packages for writing a repository") == ["python3-debian"]
+    assert apt_names("driver", "source.yml", "Apply | Install the packages for writing a repository") == [
+        "python3-debian"
+    ]
     with pytest.raises(InputError, match="no such task installs packages"):
         apt_names("driver", "source.yml", "Apply | Install nothing")
     with pytest.raises(InputError, match="'gaudi_system' is undefined"):

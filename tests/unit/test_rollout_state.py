@@ -29,7 +29,11 @@ SLOW = {"m": {"tokens_s": 100.0, "first_token_s": 0.1}}
 GIVEN: dict[Event, dict[str, Any]] = {
     Event.VERIFY: {"before": BEFORE, "after": BEFORE, "tolerance": 0.8},
     Event.FAIL: {"task": "Verify | Send test requests to every model", "result": {"msg": "nonsense"}},
-    Event.GIVE_UP: {"task": "Roll back | Send test requests to every model", "result": {"msg": "no answer"}, "unreachable_s": 0},
+    Event.GIVE_UP: {
+        "task": "Roll back | Send test requests to every model",
+        "result": {"msg": "no answer"},
+        "unreachable_s": 0,
+    },
 }
 WAVES = [["h1"], ["h2", "h3"]]
 # Every pair that is allowed, apart from the code's own table.
@@ -207,13 +211,15 @@ AGAIN = "It serves again what served before; the other hosts of later waves are 
         ),
         (
             path(*CHANGE, "fail", "give_up"),
-            "h2 failed its checks, and the rollout stops: Verify | Send test requests to every model: nonsense. It could not be "
+            "h2 failed its checks, and the rollout stops: Verify | Send test requests to every model: nonsense. "
+            "It could not be "
             "taken back, and stays drained: Roll back | Send test requests to every model: no answer; run this again",
         ),
         # Lost once more while it was rolled back.
         (
             path(*CHANGE, "fail", "lose"),
-            "h2 failed its checks, and the rollout stops: Verify | Send test requests to every model: nonsense. It could not be "
+            "h2 failed its checks, and the rollout stops: Verify | Send test requests to every model: nonsense. "
+            "It could not be "
             f"taken back, and stays drained: {LOST}; run this again",
         ),
     ],

@@ -165,7 +165,9 @@ def host_stage(screen: Screen) -> None:
     screen.run("host_tuning : Grub | Write or remove the drop-in", "gaudi_files", result=written)
     screen.run("host_tuning : Sysctl | Write the file", "gaudi_files", result={"written": ["/etc/sysctl.d/a.conf"]})
     screen.run("host_tuning : Reboot | Reboot the host", "reboot", seconds=24)
-    screen.say("host_tuning : Apply | Show the differences", {host: ["cpu0: powersave -> performance"] for host in BOTH})
+    screen.say(
+        "host_tuning : Apply | Show the differences", {host: ["cpu0: powersave -> performance"] for host in BOTH}
+    )
     screen.run("host_tuning : Governor | Set the governor live")
 
 
@@ -183,12 +185,14 @@ def runtime_stage(screen: Screen) -> None:
 def images_stage(screen: Screen) -> None:
     screen.play("Provide the images")
     brought = {"installed": {"images": {"vllm-cpu:0.32.0": None}}}
-    screen.run("vllm_image : Load | Record that the host did not have the image", "gaudi_baseline", "demo-cpu", args=brought)
+    screen.run(
+        "vllm_image : Load | Record that the host did not have the image", "gaudi_baseline", "demo-cpu", args=brought
+    )
     spool = {"path": "/var/lib/gaudi-serve/spool", "state": "directory"}
     screen.run("vllm_image : Load | Create the spool folder", "file", "demo-cpu", args=spool)
     screen.run("vllm_image : Load | Load the archive", "command", "demo-cpu", seconds=75)
-    brought = {"installed": {"images": {"vllm-cpu:0.32.0": "sha256:1"}}}
-    screen.run("vllm_image : Load | Record the identifier of the image", "gaudi_baseline", "demo-cpu", args=brought)
+    provided = {"installed": {"images": {"vllm-cpu:0.32.0": "sha256:1"}}}
+    screen.run("vllm_image : Load | Record the identifier of the image", "gaudi_baseline", "demo-cpu", args=provided)
 
 
 def models_stage(screen: Screen) -> None:
@@ -248,7 +252,13 @@ def failures(columns: int = 0) -> str:
     inner = {"msg": "non-zero return code", "rc": 1, "cmd": ["docker", "info"], "stderr": "no daemon", "stdout": "a\nb"}
     screen.fail("demo-cpu", "container_runtime : Engine | Wait until Docker answers", inner, rescued=True)
     text = "demo-cpu: Docker refused daemon.json. The previous file is restored. See journalctl -u docker."
-    screen.fail("demo-cpu", "container_runtime : Engine | Fail, because Docker refused the file", {"msg": text}, "fail", rescuing=True)
+    screen.fail(
+        "demo-cpu",
+        "container_runtime : Engine | Fail, because Docker refused the file",
+        {"msg": text},
+        "fail",
+        rescuing=True,
+    )
     screen.fail("demo-gaudi", "container_runtime : Ignored", inner, ignored=True)
     refusal = ["Nothing has been changed. What must be fixed first:", "demo-gaudi: port: 99999: 1 to 65535\nand more"]
     screen.fail("demo-gaudi", "container_runtime : Refuse", {"msg": refusal}, "fail")

@@ -406,7 +406,7 @@ def test_stopped_and_removed_models(host: Any, playbook: Any, unit: Any, started
     assert not host.service("vllm-qwq-32b").is_enabled
     run = playbook("playbooks/restart.yml", vllm_models=models(state="stopped"), model="qwq-32b")
     assert run.status != 0
-    assert "mol-service: model qwq-32b: is planned stopped here (state: stopped)" in run.flat
+    assert "mol-service: model qwq-32b: its entry has state: stopped" in run.flat
     assert unit("qwq-32b", "ActiveState") == "inactive"
     run = playbook("playbooks/models.yml", vllm_models=MODELS[1:])
     assert run.status == 0, run.text
