@@ -6,20 +6,20 @@ from __future__ import annotations
 DOCUMENTATION = r"""
 ---
 module: gaudi_certificate
-short_description: Makes a key and its certificate where there is none, or where it is for another name or near its end
+short_description: Creates a key and its certificate if they are missing, have another name, or expire soon
 description:
-  - Key and certificate are in one file, which HAProxy and Prometheus read as it is. The key never leaves the host.
+  - Key and certificate are in one file, which HAProxy and Prometheus can read. The key never leaves the host.
 options:
   path:
-    description: The file; its folder is made where it is missing.
+    description: Path of the file. Its folder is created if it is missing.
     type: path
     required: true
   name:
-    description: Address or name of the host, for which the certificate is.
+    description: Address or name of the host in the certificate.
     type: str
     required: true
   group:
-    description: Group that may read the file; of a group that is not there, root alone reads it.
+    description: Group that may read the file. If the group does not exist, only root can read it.
     type: str
     default: root
 author:

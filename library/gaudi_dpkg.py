@@ -6,13 +6,13 @@ from __future__ import annotations
 DOCUMENTATION = r"""
 ---
 module: gaudi_dpkg
-short_description: Waits for other package runs, and finishes what dpkg was cut off in
+short_description: Waits for other package runs, and repairs an interrupted dpkg run
 description:
-  - After a power cut or a killed installation, apt refuses every further one until dpkg has been told to finish.
-  - A package whose files are half there, which apt takes for installed, is installed again; where it was being
-    removed, the rest goes.
-  - An installation whose connection broke goes on alone; it is waited for, since dpkg itself does not wait.
-  - Configuration files that an owner has changed stay as they are.
+  - After a power failure or a killed installation, apt refuses to install packages until dpkg is configured again.
+  - Installs a package again whose files are incomplete although apt lists it as installed. Completes interrupted
+    removals.
+  - Waits for an installation that goes on after a lost connection, because dpkg itself does not wait.
+  - Does not change configuration files that an owner has modified.
 options:
   timeout:
     description: Longest time to wait for another package run, in seconds.

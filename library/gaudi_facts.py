@@ -8,43 +8,44 @@ DOCUMENTATION = r"""
 module: gaudi_facts
 short_description: Reads the live state of a host that serves models
 description:
-  - Reads files, the kernel, packages, the Docker engine, Gaudi cards, units, containers and weights.
-  - Changes nothing, needs nothing but python3 on the host, and works in check mode.
-  - Every subset becomes one fact, so that a role that is used alone reads its own subset only.
+  - Reads files, the kernel, packages, Docker, accelerator cards, units, containers and weights.
+  - Changes nothing, needs only python3 on the host, and works in check mode.
+  - Every subset becomes one fact, so that a single role reads only its own subset.
 options:
   gather:
     description:
-      - Subsets to read. C(host) needs the cards, the services and the weights together; C(driver) is left out
-        where C(system) is read too and shows no Gaudi cards; C(apt) makes C(left) ask apt too; C(haproxy) is that of a
-        gateway; C(metrics) what monitoring has.
+      - Subsets to read. C(host) reads the cards, the services and the weights together. C(driver) is omitted if
+        C(system) is also read and shows no Gaudi cards. C(apt) makes C(left) also query apt. C(haproxy) is the state of
+        a gateway, and C(metrics) that of monitoring.
     type: list
     elements: str
     choices: [system, tuning, runtime, services, hccl, host, driver, network, qualification, bios, mirror,
         weights_store, haproxy, metrics, left, apt]
     default: [system, tuning, runtime, services, hccl, host, driver, network, qualification, bios, mirror]
   weights:
-    description: Folders of models whose config.json and size (bytes of safetensors files), or record, are wanted.
+    description: Folders of models whose config.json and size (bytes of safetensors files), or record, are returned.
     type: list
     elements: path
     default: []
   names:
-    description: Names that models listen on; which addresses the host finds behind them is told.
+    description: Names on which models listen. The module returns the addresses to which the host resolves them.
     type: list
     elements: str
     default: []
   accelerator:
-    description: As which platform the host is served, where it has devices of several; C(auto) takes the first.
+    description: Platform to serve on a host with devices of several platforms. C(auto) takes the first.
     type: str
     default: auto
   controller_time:
-    description: Unix time on the controller when it asks; by it a host tells how far its clock is ahead.
+    description: Unix time on the controller. The module returns how far the host's clock is ahead of it.
     type: float
   secrets:
-    description: What filter vllm_secret_marks returned; whether a model's secrets differ from them is told, no more.
+    description: Result of filter vllm_secret_marks. The module returns only whether the secrets of a model differ from
+      it.
     type: dict
     default: {}
   packages:
-    description: Packages that the toolkit has brought, for the subset C(apt).
+    description: Packages that the toolkit has installed, for the subset C(apt).
     type: list
     elements: str
     default: []

@@ -8,11 +8,11 @@ DOCUMENTATION = r"""
 module: gaudi_files
 short_description: Writes and removes many small files in one call
 description:
-  - Compares content and mode, writes beside and renames, creates missing folders.
-  - Works in check mode on a host where not even the folder exists, and shows a diff.
+  - Compares content and mode, writes a temporary file and renames it, and creates missing folders.
+  - Works in check mode even if the folder does not exist, and shows a diff.
 options:
   files:
-    description: Files that must exist; their owner is root.
+    description: Files that must exist. Their owner is root.
     type: list
     elements: dict
     default: []
@@ -22,38 +22,38 @@ options:
         type: str
         required: true
       content:
-        description: The whole text.
+        description: The complete text.
         type: str
         required: true
       mode:
-        description: Permission bits as octal digits with a zero in front.
+        description: Permission bits as octal digits with a leading zero.
         type: str
         required: true
       hide:
-        description: Show no content in the diff, since it is long or secret.
+        description: Whether to hide the content in the diff, because it is long or secret.
         type: bool
         default: false
       validate:
         description:
           - Program and arguments that check the new text, C(%s), before any file is written, also in check mode.
-          - A program that is missing, or that does not know its first argument, checks nothing.
+          - A missing program, or one that does not know its first argument, is ignored.
         type: list
         elements: str
         default: []
       model:
-        description: Whose file it is; for readers.
+        description: Name of the model, as a comment.
         type: str
   absent:
-    description: Files and links that must not exist; folders are refused.
+    description: Files and links that must not exist. Folders are refused.
     type: list
     elements: path
     default: []
   folder_mode:
-    description: Mode of the folders it creates.
+    description: Mode of created folders.
     type: str
     default: '0755'
   hide:
-    description: Show no content in the diff.
+    description: Whether to hide the content in the diff.
     type: bool
     default: false
 author:

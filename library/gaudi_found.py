@@ -8,29 +8,29 @@ DOCUMENTATION = r"""
 module: gaudi_baseline
 short_description: Saves what a host had before a role's first change
 description:
-  - Writes C(/var/lib/gaudi-serve/found/<role>.json), of mode 0600. Values are written once and never again;
-    what is installed later is added.
-  - On a host that was changed before there were such records, it notes that the original values are not known.
+  - Writes C(/var/lib/gaudi-serve/found/<role>.json) with mode 0600. Values are written once and never overwritten;
+    items that are installed later are added.
+  - On a host that an older version of the toolkit has changed, it records that the original values are unknown.
 options:
   role:
-    description: Whose record.
+    description: Role of the record.
     type: str
     required: true
   values:
-    description: What is there before the first change. C(found) is its name of before, for one release.
+    description: Values before the first change. C(found) is the old name of this option, for one release.
     type: dict
     aliases: [found]
   packages:
-    description: Save the names of all installed packages too.
+    description: Whether to save the names of all installed packages too.
     type: bool
     default: false
   paths:
-    description: Paths by kind; those that are not there are noted as the role's.
+    description: Paths by kind. Paths that do not exist are recorded as created by the role.
     type: dict
     default: {}
   installed:
-    description: >-
-      By kind, what the role installs, and what is known of each. C(brought) is its name of before, for one release.
+    description: Items that the role installs, by kind, with their details. C(brought) is the old name of this option,
+      for one release.
     type: dict
     default: {}
     aliases: [brought]

@@ -6,31 +6,31 @@ from __future__ import annotations
 DOCUMENTATION = r"""
 ---
 module: gaudi_lock
-short_description: Holds a host for one run while it changes something, and lets it go
+short_description: Locks a host for one run while it changes something, and unlocks it
 description:
-  - Only runs that change something hold a host, and only meanwhile; a run with nothing to do never asks.
-  - A run that has looked at the host before another one changed it is told so, since what it saw is no more.
-  - The record lives in /run, so that no boot is ever locked. Of a run that has died on the same controller it is
-    taken over at once, of one on another controller when it has not been renewed for I(lease_s), which a process
-    beside the run does as long as that lives.
-  - A lock that is taken over is returned, for the action plugin to report. In check mode the module only reads who
-    holds the host, and takes nothing.
-  - Tasks name I(stage) and I(state) only; the action plugin of the same name adds who runs.
+  - A run locks a host only while it changes something. A run without changes takes no lock.
+  - Fails if another run has changed the host since this run read it, because its facts are outdated.
+  - The lock file is in /run, so that it does not survive a boot. The lock of a run that has died on the same controller
+    is taken over at once. The lock of a run on another controller is taken over when it has not been renewed for
+    I(lease_s); a process next to the run renews it while the run lives.
+  - Returns a lock that was taken over, for the report of the action plugin. In check mode the module only reads the
+    lock.
+  - Tasks set only I(stage) and I(state). The action plugin of the same name adds the run.
 options:
   state:
     description:
-      - Whether the host is to be held; C(renewed) only renews a record that this run holds already, and C(free) only
-        checks whether another run has the lock.
+      - Whether the host is locked. C(renewed) only renews a lock of this run, and C(free) only checks whether another
+        run has the lock.
     type: str
     choices: [present, absent, renewed, free]
     default: present
   name:
-    description: Which of a host's locks; a rollout has one of its own, since its stages take C(run).
+    description: Name of the lock. A rollout has its own lock, because its stages use C(run).
     type: str
     choices: [run, rollout]
     default: run
   stage:
-    description: What will be changed, for the message to others.
+    description: Stage that changes the host, for the message to other runs.
     type: str
     default: ''
   run:
@@ -39,16 +39,16 @@ options:
     default: {}
   observed:
     description:
-      - When the run has looked at the host, as C(at) in seconds since the host's boot, and C(boot), that boot's id.
-      - Of a run with a plan it is the look that the plan was made of. Empty where it has not looked.
+      - When the run read the host, as C(at) in seconds since the host's boot, and C(boot), the identifier of that boot.
+      - In a run with a plan it is when the facts of the plan were read. Empty if the run has not read the host.
     type: dict
     default: {}
   lease_s:
-    description: Seconds after which a record of a run on another controller, if it is not renewed, no longer counts.
+    description: Seconds after which a lock of a run on another controller is ignored if it is not renewed.
     type: int
     default: 300
   instead_of:
-    description: Id of the run whose record is taken over, as it is known to be dead.
+    description: Identifier of a dead run whose lock is taken over.
     type: str
     default: ''
 author:

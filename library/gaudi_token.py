@@ -6,12 +6,12 @@ from __future__ import annotations
 DOCUMENTATION = r"""
 ---
 module: gaudi_token
-short_description: Reads a secret, and makes it where there is none
+short_description: Reads a secret, and creates it if it is missing
 description:
-  - Two runs at the same time get the same secret. Use no_log with it.
+  - Two simultaneous runs get the same secret. Use no_log with it.
 options:
   path:
-    description: The file, which only root may read; its folder is made where it is missing.
+    description: Path of the file, which only root can read. Its folder is created if it is missing.
     type: path
     required: true
 author:

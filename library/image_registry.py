@@ -6,53 +6,53 @@ from __future__ import annotations
 DOCUMENTATION = r"""
 ---
 module: image_registry
-short_description: Gives images of one host to others, through a registry that ends with the run
+short_description: Serves images of one host to others, through a registry that stops with the run
 description:
-  - C(serving) starts Debian's docker-registry on the host, with certificates of this run, and puts images of its engine
-    into it. C(taken) brings one of them to another host, by its digest. C(stopped) ends it.
-  - Layers that the registry, or an engine, has already are not sent again, however they came there.
+  - C(serving) starts Debian's docker-registry on the source host, with certificates of this run, and copies images of
+    its Docker to it. C(taken) pulls one of them on another host, by its digest. C(stopped) stops the registry.
+  - Layers that the registry or Docker already has are not sent again, wherever they came from.
 options:
   state:
-    description: What the host is to do.
+    description: Task of the host.
     type: str
     choices: [serving, taken, stopped]
     required: true
   address:
-    description: For C(serving), where it listens; empty takes the address of the default route.
+    description: For C(serving), the address on which the registry listens. Empty uses the address of the default route.
     type: str
     default: ''
   port:
-    description: For C(serving), its port.
+    description: For C(serving), the port.
     type: int
   names:
-    description: For C(serving), images of the host's engine.
+    description: For C(serving), images of the host's Docker.
     type: list
     elements: str
     default: []
   timeout:
-    description: Seconds after which the registry ends by itself, and a transfer is given up.
+    description: Seconds after which the registry stops by itself, and a transfer fails.
     type: int
     default: 7200
   unit:
-    description: For C(stopped), what C(serving) has returned.
+    description: For C(stopped), the unit that C(serving) has returned.
     type: str
   registry:
-    description: For C(taken), where it is.
+    description: For C(taken), the address of the registry.
     type: str
   name:
     description: For C(taken), the image.
     type: str
   digest:
-    description: For C(taken), what it must be.
+    description: For C(taken), the expected digest.
     type: str
   authority:
-    description: For C(taken), the certificate that the registry shows.
+    description: For C(taken), the certificate of the registry.
     type: str
   certificate:
-    description: For C(taken), the certificate that the host shows.
+    description: For C(taken), the client certificate of the host.
     type: str
   key:
-    description: For C(taken), its key.
+    description: For C(taken), the key of the client certificate.
     type: str
 author:
   - The gaudi-serve developers (@gaudi-serve)

@@ -6,16 +6,16 @@ from __future__ import annotations
 DOCUMENTATION = r"""
 ---
 module: mirror_images
-short_description: Puts the images of a bundle into the registry of a mirror
+short_description: Copies the images of a bundle to the registry of a mirror
 description:
-  - Copies with skopeo what the registry lacks, and checks that each image has its digest there.
+  - Copies missing images with skopeo, and checks that each image has its digest there.
 options:
   bundle:
     description: Folder of the bundle.
     type: path
     required: true
   registry:
-    description: Name of the registry, on loopback and without TLS.
+    description: Address of the registry, on loopback and without TLS.
     type: str
     required: true
 author:

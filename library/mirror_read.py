@@ -6,17 +6,17 @@ from __future__ import annotations
 DOCUMENTATION = r"""
 ---
 module: mirror_read
-short_description: Asks the mirror of a site without internet what it has
+short_description: Reads the content of the mirror of a site without internet
 description:
-  - Asks from the host itself. So a run says that this host cannot reach the mirror before it changes anything.
+  - Queries the mirror from the host itself, so that a run reports an unreachable mirror before it changes anything.
   - Changes nothing.
 options:
   url:
-    description: Address of the mirror, https with a port where it is not 443.
+    description: Address of the mirror, with https and a port if it is not 443.
     type: str
     required: true
   authority:
-    description: The certificate of the authority that has signed the mirror's, in PEM.
+    description: Certificate of the authority that signed the mirror's certificate, in PEM.
     type: str
     required: true
   system:
@@ -24,11 +24,11 @@ options:
     type: str
     required: true
   timeout:
-    description: Seconds that one answer may take.
+    description: Limit for one answer, in seconds.
     type: int
     default: 20
   wait:
-    description: Seconds in which a mirror that has just been started may begin to answer.
+    description: Seconds in which a mirror that was just started must begin to answer.
     type: int
     default: 0
 author:

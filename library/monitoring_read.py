@@ -6,10 +6,10 @@ from __future__ import annotations
 DOCUMENTATION = r"""
 ---
 module: monitoring_read
-short_description: Waits until a program of monitoring goes by the files that it has
+short_description: Waits until a program of monitoring has read its files
 description:
-  - Reloads it where it was started before its files changed, and reads from the program itself when it last took its
-    configuration. Where it refuses that, it goes on with the one before, and the module says why.
+  - Reloads the program if its files changed after it started, and reads from the program when it last loaded its
+    configuration. If it refuses the configuration, it uses the previous one, and the module reports why.
 options:
   name:
     description: The program, C(prometheus) or C(alertmanager).
@@ -17,15 +17,15 @@ options:
     choices: [prometheus, alertmanager]
     required: true
   listens:
-    description: Where it answers, such as C(127.0.0.1:9090).
+    description: Address of the program, such as C(127.0.0.1:9090).
     type: str
     required: true
   again:
-    description: It has to read its files again in any case, as after one has gone.
+    description: Whether to reload in any case, such as after a file was removed.
     type: bool
     default: false
   timeout:
-    description: Seconds that it has for that; one that reads a long history first takes its time.
+    description: Seconds in which the program must have read its files. A program with a long history reads that first.
     type: int
     default: 300
 author:

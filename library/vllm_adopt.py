@@ -6,10 +6,10 @@ from __future__ import annotations
 DOCUMENTATION = r"""
 ---
 module: vllm_adopt
-short_description: Replaces the supervisors of running models; their servers go on
+short_description: Replaces the supervisors of running models, without a restart of their servers
 description:
-  - Ends the supervisor of each unit without its stopping the container; systemd starts the installed one, which
-    adopts what runs.
+  - Stops the supervisor of each unit, but not its container. systemd starts the installed supervisor, which adopts the
+    container.
 options:
   models:
     description: Names of the models.
@@ -21,7 +21,7 @@ options:
     type: str
     required: true
   timeout:
-    description: Seconds that all of them may take.
+    description: Limit for all of them, in seconds.
     type: int
     default: 60
 author:

@@ -6,13 +6,13 @@ from __future__ import annotations
 DOCUMENTATION = r"""
 ---
 module: vllm_bench
-short_description: Sends a load to a model's server by the benchmark tool of its image
+short_description: Sends a load to a model's server with the benchmark tool of its image
 description:
-  - Tells what can be measured of a model, or sends one load from a container of the model's own image that has no card.
-  - Restarts nothing, and changes nothing on the host; under check mode it sends nothing.
+  - Returns what can be measured of a model, or sends one load from a container of the model's own image without a card.
+  - Restarts nothing, and changes nothing on the host. In check mode it sends nothing.
 options:
   state:
-    description: C(probed) reads what the model, its server and its image have; C(measured) sends a load.
+    description: C(probed) reads the model, its server and its image; C(measured) sends a load.
     type: str
     choices: [probed, measured]
     default: probed
@@ -26,19 +26,19 @@ options:
     elements: str
     default: []
   files:
-    description: Texts by file name, which the tool finds in C(/out).
+    description: Texts by file name, for the tool's folder C(/out).
     type: dict
     default: {}
   key:
-    description: What the endpoint asks for.
+    description: API key of the endpoint.
     type: str
     default: ''
   own_key:
-    description: Without C(key), take the one that the model's server asks for; only where that server is asked itself.
+    description: Whether to use the key of the model's server if C(key) is not set. Only for requests to that server.
     type: bool
     default: false
   timeout:
-    description: Seconds that the tool may take.
+    description: Limit for the tool, in seconds.
     type: int
     default: 3600
 author:

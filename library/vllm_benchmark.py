@@ -8,19 +8,19 @@ DOCUMENTATION = r"""
 module: vllm_benchmark
 short_description: Measures how fast the servers of a host are
 description:
-  - Asks every model's server that runs for thirteen short answers, four at a time; only on a host that is drained the
-    figures of two runs can be compared.
+  - Sends every running server thirteen short requests, four at a time. Results of two runs are comparable only on a
+    drained host.
 options:
   strict:
-    description: A model that does not answer is an error; else it is not measured.
+    description: Whether a model that does not answer is an error. Otherwise it is not measured.
     type: bool
     default: true
   only:
-    description: Name of the one model that is measured; empty measures all.
+    description: Name of the only model to measure. Empty measures all.
     type: str
     default: ''
   timeout:
-    description: Seconds that one request may take.
+    description: Limit for one request, in seconds.
     type: int
     default: 120
 author:

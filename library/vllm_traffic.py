@@ -6,22 +6,22 @@ from __future__ import annotations
 DOCUMENTATION = r"""
 ---
 module: vllm_traffic
-short_description: Reads what a model's server has had to do since it started
+short_description: Reads the requests that a model's server has had since it started
 description:
-  - Reads vLLM's own histograms of prompt and generation tokens from C(/metrics) of the server, which takes no key,
-    and counts in the unit's journal which shapes were compiled while it served.
-  - Changes nothing, and never fails; where the server cannot be read it says why.
+  - Reads vLLM's histograms of prompt and generation tokens from C(/metrics) of the server, which needs no key, and
+    counts in the unit's journal which shapes were compiled while it served.
+  - Changes nothing, and never fails. If the server cannot be read, it returns the reason.
 options:
   name:
     description: The model; its unit is C(vllm-<name>.service).
     type: str
     required: true
   host:
-    description: Address that the server listens on.
+    description: Address of the server.
     type: str
     default: 127.0.0.1
   port:
-    description: Its port.
+    description: Port of the server.
     type: int
     required: true
   timeout:

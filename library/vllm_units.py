@@ -6,19 +6,19 @@ from __future__ import annotations
 DOCUMENTATION = r"""
 ---
 module: vllm_units
-short_description: Looks at the units of models until something happens to one of them
+short_description: Watches the units of models until one of them changes
 description:
-  - Returns as soon as a unit is no longer on its way (active, failed, vanished) or has been restarted once more,
-    at the latest after I(for_s). Used by the action plugin vllm_wait, which calls it again and again.
+  - Returns when a unit is no longer starting (active, failed, vanished) or has restarted once more, at the latest after
+    I(for_s). The action plugin vllm_wait calls it repeatedly.
   - Changes nothing.
 options:
   models:
-    description: Models whose units are looked at.
+    description: Models whose units are watched.
     type: list
     elements: str
     required: true
   restarts:
-    description: Restarts that are known of each; one more ends the look.
+    description: Known number of restarts of each model. One more ends the wait.
     type: dict
     default: {}
   for_s:
@@ -26,7 +26,7 @@ options:
     type: float
     default: 30
   interval:
-    description: Seconds between two looks.
+    description: Seconds between two checks.
     type: float
     default: 1
 author:
