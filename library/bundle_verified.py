@@ -41,7 +41,7 @@ EXAMPLES = r"""
 
 RETURN = r"""
 read:
-  description: Whether its files were read, or known from the last time.
+  description: Whether the files were read. False if the last verification is still valid.
   returned: always
   type: bool
 """
@@ -61,7 +61,7 @@ MOST = 20  # problems that a message names
 
 
 def state_of(folder: Path, fingerprint: str) -> str:
-    """Return a digest of who signed and of the name, size and time of every file; another one wants another look."""
+    """Return a digest of the signer and of the name, size and time of every file. A new digest needs a new check."""
     found = hashlib.sha256(fingerprint.encode())
     for place, folders, files in os.walk(folder):
         folders.sort()

@@ -1,5 +1,5 @@
 #!/usr/bin/python
-"""Ansible module: keeps a gateway from asking the servers of a host, or lets it ask them again."""
+"""Ansible module: drains the servers of a host at a gateway, or returns them to service."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ author:
 """
 
 EXAMPLES = r"""
-- name: Keep requests away
+- name: Drain the host
   gateway_servers:
     host: gaudi01
     state: drain
@@ -91,7 +91,7 @@ def main() -> None:
         module.fail_json(msg=f"weight: {weight} is not a percentage from 0 to 100")
     found = []
     if not module.params["strict"] and not current():
-        # Its first run has not come to it: nothing reaches the host through it.
+        # The gateway has not been set up yet, so no request reaches the host through it.
         module.exit_json(changed=False, servers=[])
     try:
         if module.params["strict"]:

@@ -1,5 +1,5 @@
 #!/usr/bin/python
-"""Ansible module: a key with a certificate that it signs itself, by which a host proves who it is."""
+"""Ansible module: creates a self-signed certificate with its key, with which a host authenticates."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ author:
 """
 
 EXAMPLES = r"""
-- name: Let the host prove who it is
+- name: Create the certificate of the host
   gaudi_certificate:
     path: /etc/gaudi-monitoring/host.pem
     name: 10.0.0.5
@@ -35,7 +35,7 @@ EXAMPLES = r"""
 
 RETURN = r"""
 why:
-  description: Why it was made again; empty where it was good.
+  description: Why the certificate was created; empty if it was valid.
   returned: always
   type: str
 """
@@ -50,7 +50,7 @@ from ansible.module_utils.gaudi_serve.host import certificate
 
 
 def group_of(name: str) -> int:
-    """Return the number of a group; root's where there is no such group."""
+    """Return the number of a group, or root's if the group does not exist."""
     try:
         return grp.getgrnam(name).gr_gid
     except KeyError:

@@ -1,5 +1,5 @@
 #!/usr/bin/python
-"""Ansible module: saves the baseline of a host, what it had before a role's first change, for a reset."""
+"""Ansible module: saves the baseline of a host, its state before a role's first change, for a reset."""
 
 from __future__ import annotations
 
@@ -73,11 +73,11 @@ def main() -> None:
     given = module.params
     for old, new in (("found", "values"), ("brought", "installed")):
         if given.get(old) is not None:
-            module.deprecate(f"option {old} of gaudi_baseline is {new} now; the next release knows {new} alone")
+            module.deprecate(f"option {old} of gaudi_baseline is now {new}; the next release accepts only {new}")
     path = RECORDS / f"{given['role']}.json"
     names = {"packages": given["packages"], "paths": given["paths"], "brought": given["installed"]}
     try:
-        # A check makes no folder, and writes nothing that could be lost.
+        # A check creates no folder, and writes nothing.
         with contextlib.nullcontext() if module.check_mode else alone():
             text = keep(given["role"], given["values"], **names)
             if text is not None and not module.check_mode:

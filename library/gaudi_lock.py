@@ -1,5 +1,5 @@
 #!/usr/bin/python
-"""Ansible module: lets one run at a time change a host."""
+"""Ansible module: lets only one run at a time change a host."""
 
 from __future__ import annotations
 
@@ -60,26 +60,26 @@ EXAMPLES = r"""
   gaudi_lock:
     stage: container_runtime
 
-- name: Let it go
+- name: Unlock the host
   gaudi_lock:
     state: absent
 """
 
 RETURN = r"""
 held:
-  description: Whether this run holds the host now.
+  description: Whether this run has the lock now.
   returned: always
   type: bool
 holder:
-  description: The record of the run that is in the way; empty where none is.
+  description: The record of the conflicting run; empty without one.
   returned: always
   type: dict
 taken_over:
-  description: The record of a run that no longer counted, and that this run has taken over; empty where there was none.
+  description: The record of a dead run whose lock this run has taken over; empty without one.
   returned: always
   type: dict
 since:
-  description: C(held) where another run holds the host, C(changed) where one has changed it since it was looked at.
+  description: C(held) if another run has the lock, C(changed) if another run has changed the host since it was read.
   returned: when I(holder) is not empty
   type: str
 """
@@ -97,7 +97,7 @@ FOLDER = Path("/run/gaudi-serve")
 
 
 def record(path: Path) -> dict[str, Any]:
-    """Return what the last run has written; {} where none has since the boot, or where it cannot be read."""
+    """Return the record of the last run; {} if there is none since the boot, or it cannot be read."""
     try:
         found = json.loads(read_text(path) or "{}")
     except ValueError:
@@ -106,35 +106,35 @@ def record(path: Path) -> dict[str, Any]:
 
 
 def conflict(found: dict[str, Any], given: dict[str, Any]) -> str:
-    """Return why another run's record keeps this run from changing the host: held, changed, or nothing."""
+    """Return why another run prevents this run from changing the host: held, changed, or nothing."""
     if not found or found.get("id") in (given["run"]["id"], given["instead_of"] or None):
         return ""
     if found.get("held"):
-        # Whether a run on the same controller lives, the action plugin knows.
+        # The action plugin knows whether a run on the same controller still lives.
         near = found.get("controller") == given["run"]["controller"]
-        # Its own lease counts, not that of whoever asks.
+        # The lease of the record counts, not that of the requesting run.
         lease = float(found.get("lease_s", given["lease_s"]))
         return "held" if near or since_boot() - float(found.get("at", 0)) < lease else ""
     seen = given["observed"]
-    # No record outlives a boot: one that is found after a boot that this run has not seen is of a later run.
+    # The record does not survive a boot: a record after a boot that this run has not seen is from a later run.
     booted = bool(seen.get("boot")) and seen["boot"] != boot_id()
     return "changed" if seen and (booted or float(seen["at"]) < float(found.get("at", 0))) else ""
 
 
 def stale(found: dict[str, Any], given: dict[str, Any]) -> dict[str, Any]:
-    """Return another run's record that says held, and is not in the way; empty where there is none."""
+    """Return the record of another run that holds the lock but no longer counts; empty without one."""
     return found if found.get("held") and found.get("id") != given["run"]["id"] else {}
 
 
 def looked(found: dict[str, Any], given: dict[str, Any]) -> dict[str, Any]:
-    """Return what a run would meet that took the lock."""
+    """Return the conflict of a run that would take the lock."""
     if why := conflict(found, given):
         return {"held": False, "holder": found, "since": why, "taken_over": {}}
     return {"held": False, "holder": {}, "taken_over": stale(found, given)}
 
 
 def carried_out(path: Path, given: dict[str, Any]) -> dict[str, Any]:
-    """Take, release, renew or look at a lock, and return what the module returns."""
+    """Take, release, renew or read a lock, and return the result of the module."""
     found, state = record(path), given["state"]
     mine = found.get("id") == given["run"]["id"]
     holds = bool(mine and found.get("held"))
@@ -148,7 +148,7 @@ def carried_out(path: Path, given: dict[str, Any]) -> dict[str, Any]:
     if state == "free":
         return {"held": holds, "holder": {}, "taken_over": {}}
     lock = state == "present"
-    # Who lets go what another run has taken over meanwhile leaves that alone.
+    # A run whose lock was taken over does not release the lock of the other run.
     if lock or mine:
         said = {"stage": given["stage"] or found.get("stage", ""), "clock": time.strftime("%F %T")}
         said["lease_s"] = given["lease_s"]
@@ -178,7 +178,7 @@ def main() -> None:
     with (FOLDER / "run.lock").open("w", encoding="ascii") as gate:
         fcntl.flock(gate, fcntl.LOCK_EX)
         answer = carried_out(path, given)
-    # Not a change of the host that anybody asked for: a run that does nothing else has changed nothing.
+    # Not reported as a change: a run that only takes the lock has changed nothing.
     module.exit_json(changed=False, **answer)
 
 

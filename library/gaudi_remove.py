@@ -1,5 +1,5 @@
 #!/usr/bin/python
-"""Ansible module: removes what the toolkit has made, and nothing beside it."""
+"""Ansible module: removes what the toolkit has created, and nothing else."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ EXAMPLES = r"""
 
 RETURN = r"""
 removed:
-  description: Paths that are gone.
+  description: Removed paths.
   returned: always
   type: list
 """

@@ -1,5 +1,5 @@
 #!/usr/bin/python
-"""Ansible module: a secret that several hosts share, made on one of them."""
+"""Ansible module: a secret that several hosts share, created on one of them."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ author:
 """
 
 EXAMPLES = r"""
-- name: Read or make a secret
+- name: Read or create a secret
   gaudi_token:
     path: /etc/gaudi-serve/deepseek-r1.token
   no_log: true
@@ -27,7 +27,7 @@ EXAMPLES = r"""
 
 RETURN = r"""
 token:
-  description: The secret, 64 hexadecimal digits; empty in check mode where there is none.
+  description: The secret, 64 hexadecimal digits; empty in check mode if there is none.
   returned: always
   type: str
 """
@@ -42,7 +42,7 @@ from ansible.module_utils.gaudi_serve.core.atomic_write import write_whole
 
 
 def text_of(path: Path) -> str:
-    """Return the secret; empty where there is none."""
+    """Return the secret; empty if there is none."""
     try:
         return path.read_text(encoding="ascii").strip()
     except FileNotFoundError:
@@ -50,12 +50,12 @@ def text_of(path: Path) -> str:
 
 
 def make(path: Path) -> None:
-    """Make a secret, unless another run has been faster."""
+    """Create a secret, unless another run was faster."""
     path.parent.mkdir(mode=0o750, parents=True, exist_ok=True)
     folder = os.open(path.parent, os.O_RDONLY)
     try:
         fcntl.flock(folder, fcntl.LOCK_EX)
-        # An empty one is what a full disk leaves.
+        # A full disk leaves an empty file.
         if not text_of(path):
             write_whole(path, f"{secrets.token_hex(32)}\n", 0o600)
     finally:

@@ -1,5 +1,5 @@
 #!/usr/bin/python
-"""Ansible module: lets HAProxy of a gateway have its files, all of them or none."""
+"""Ansible module: writes the files of a gateway's HAProxy, all of them or none."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ author:
 """
 
 EXAMPLES = r"""
-- name: Bring the files of the gateway
+- name: Write the files of the gateway
   haproxy_config:
     files: "{{ __gateway_config.files }}"
     secrets: "{{ __gateway_config.secrets }}"
@@ -43,11 +43,11 @@ EXAMPLES = r"""
 
 RETURN = r"""
 differs:
-  description: Names of the files that were not so.
+  description: Names of the files that differed.
   returned: always
   type: list
 certificate:
-  description: What is wrong with the certificate's file; empty where nothing is.
+  description: Problem of the certificate's file; empty without one.
   returned: always
   type: str
 """
@@ -73,7 +73,7 @@ def main() -> None:
     certificate = certificate_problem(module.params["certificate"]) if module.params["certificate"] else ""
     folder = FOLDER / (current() or "-")
     differs = differing(files, secrets)
-    # Paths in them have the folder's own name, which is not news.
+    # The paths in the files contain the new folder's name, which is not a difference.
     diff = [
         {
             "before_header": str(FOLDER / name),

@@ -1,5 +1,5 @@
 #!/usr/bin/python
-"""Ansible module: pulls an image, with the login of its registry where it asks for one."""
+"""Ansible module: pulls an image, with the login of its registry if it needs one."""
 
 from __future__ import annotations
 

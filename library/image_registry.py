@@ -1,5 +1,5 @@
 #!/usr/bin/python
-"""Ansible module: a registry on one host for as long as others take images from it."""
+"""Ansible module: runs a registry on a source host while other hosts pull images from it."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ author:
 """
 
 EXAMPLES = r"""
-- name: Give an image
+- name: Serve an image
   image_registry:
     state: serving
     port: 8874
@@ -76,19 +76,19 @@ registry:
   returned: when serving
   type: str
 digests:
-  description: What each image is, by name.
+  description: Digest of each image, by name.
   returned: when serving
   type: dict
 authority:
-  description: The certificate that it shows.
+  description: The certificate of the registry.
   returned: when serving
   type: str
 certificate:
-  description: The certificate that hosts are to show.
+  description: The client certificate of the hosts.
   returned: when serving
   type: str
 key_file:
-  description: The file with its key, readable by root alone; it is gone when the registry is stopped.
+  description: The file with its key, readable only by root. It is removed when the registry stops.
   returned: when serving
   type: str
 """

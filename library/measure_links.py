@@ -104,7 +104,7 @@ EXAMPLES = r"""
 
 RETURN = r"""
 runs:
-  description: One measurement each - C(name), C(passed), C(nw_gb_s), C(problem), C(results).
+  description: One entry for each measurement - C(name), C(passed), C(nw_gb_s), C(problem), C(results).
   returned: always
   type: list
 """

@@ -1,5 +1,5 @@
 #!/usr/bin/python
-"""Ansible module: puts the images of a bundle into the registry of a mirror."""
+"""Ansible module: copies the images of a bundle to the registry of a mirror."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ author:
 """
 
 EXAMPLES = r"""
-- name: Put the images into the registry
+- name: Copy the images to the registry
   mirror_images:
     bundle: /srv/bundle
     registry: 127.0.0.1:8875

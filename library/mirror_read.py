@@ -1,5 +1,5 @@
 #!/usr/bin/python
-"""Ansible module: asks the mirror of a site what it has, from the host that will fetch from it."""
+"""Ansible module: reads the content of a site's mirror, from the host that will fetch from it."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ author:
 """
 
 EXAMPLES = r"""
-- name: Ask the mirror
+- name: Query the mirror
   mirror_read:
     url: https://mirror.site:8443
     authority: "{{ lookup('ansible.builtin.file', 'ca.crt') }}"
@@ -45,15 +45,15 @@ EXAMPLES = r"""
 
 RETURN = r"""
 problem:
-  description: Why the mirror cannot be used; empty where it can.
+  description: Why the mirror cannot be used; empty if it can.
   returned: always
   type: str
 release:
-  description: SHA-256 of the signed index of the host's package repository; empty where the mirror has none.
+  description: SHA-256 of the signed index of the host's package repository; empty if the mirror has none.
   returned: always
   type: str
 items:
-  description: What the bundle has that the mirror serves - kind, name, version and system of each.
+  description: The items of the bundle that the mirror serves - kind, name, version and system of each.
   returned: always
   type: list
   elements: list

@@ -64,7 +64,7 @@ EXAMPLES = r"""
 
 RETURN = r"""
 tests:
-  description: One result each - C(name), C(verdict), C(why), C(failed), C(seconds), C(before), C(log).
+  description: One entry for each test - C(name), C(verdict), C(why), C(failed), C(seconds), C(before), C(log).
   returned: always
   type: list
 lines:
@@ -91,7 +91,7 @@ from ansible.module_utils.gaudi_serve.platforms.acceptance import PASSED, Accept
 
 
 def held(platform: Platform) -> list[str]:
-    """Return a sentence for each card that a program holds now."""
+    """Return a sentence for each card that a program uses now."""
     cards = [Card.of(module) for module in platform.observe().get("modules") or ()]
     return [card.end_first for card in cards if card.in_use and not card.problem]
 
@@ -102,12 +102,12 @@ def only_one(module: AnsibleModule, folder: Path) -> Any:
     try:
         fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
-        module.fail_json(msg="another run tests the cards of this host; wait for its end", tests=[], lines=[])
+        module.fail_json(msg="another run tests the cards of this host; wait until it ends", tests=[], lines=[])
     return handle
 
 
 def carried_out(module: AnsibleModule, platform: Platform, acceptance: Acceptance, folder: Path) -> dict[str, Any]:
-    """Return what the tests have found, or nothing where the driver alone was to be repaired."""
+    """Return the results of the tests, or nothing if only the driver was repaired."""
     given = {**module.params, "all": module.params["every"]}
     if texts := held(platform):
         module.fail_json(msg="; ".join(texts), tests=[], lines=[])

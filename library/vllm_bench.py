@@ -1,5 +1,5 @@
 #!/usr/bin/python
-"""Ansible module: sends a load to a model's server by the benchmark tool of its image."""
+"""Ansible module: sends a load to a model's server with the benchmark tool of its image."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ author:
 """
 
 EXAMPLES = r"""
-- name: Look what can be measured
+- name: Read what can be measured
   vllm_bench:
     name: qwq-32b
   register: probed
@@ -56,15 +56,15 @@ RETURN = r"""
 probed:
   description: >-
     C(models) that its server serves, C(tool) of its image, C(url), C(max_num_seqs), C(running), C(waiting),
-    C(mean_token_s), C(others) and C(host); null where it is not measured here.
+    C(mean_token_s), C(others) and C(host); null if it is not measured here.
   returned: with state probed
   type: dict
 absent:
-  description: Why there is nothing to measure on this host, which is not a mistake; empty where there is.
+  description: Why there is nothing to measure on this host, which is not a mistake; empty if there is.
   returned: with state probed
   type: str
 refusal:
-  description: Why the model cannot be measured; empty where it can.
+  description: Why the model cannot be measured; empty if it can.
   returned: with state probed
   type: str
 measured:
@@ -85,7 +85,7 @@ from ansible.module_utils.gaudi_serve.host.secret import own_api_key
 
 
 def probed(name: str) -> dict[str, Any]:
-    """Return what can be measured of a model, or why nothing can, which is for all hosts together to judge."""
+    """Return what can be measured of a model, or why nothing can. The plan over all hosts judges that."""
     try:
         return {"probed": probe(name, 30.0), "absent": "", "refusal": ""}
     except NotHere as reason:

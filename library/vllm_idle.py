@@ -20,14 +20,14 @@ author:
 """
 
 EXAMPLES = r"""
-- name: Wait until what has begun has ended
+- name: Wait until running requests have ended
   vllm_idle:
     timeout: 600
 """
 
 RETURN = r"""
 seconds:
-  description: How long it took.
+  description: Duration of the wait in seconds.
   returned: always
   type: float
 """

@@ -1,5 +1,5 @@
 #!/usr/bin/python
-"""Ansible module: asks every started model of a host one question and looks at the answer."""
+"""Ansible module: sends every started model of a host a test request and checks the answer."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ author:
 """
 
 EXAMPLES = r"""
-- name: Ask the model
+- name: Test the model
   vllm_smoke:
     models:
       - {name: qwq-32b, host: 127.0.0.1, port: 30001, served_model_name: qwq-32b}
@@ -57,7 +57,7 @@ answers:
   returned: always
   type: dict
 health:
-  description: By model, why it does not answer; an empty text where it does.
+  description: By model, why it does not answer; an empty text if it does.
   returned: with I(health_only)
   type: dict
 """
@@ -82,7 +82,7 @@ def _health(given: dict[str, Any]) -> dict[str, str]:
 
 
 def _with_own_keys(module: AnsibleModule) -> dict[str, str]:
-    """Return the keys: a run that was started without the secrets asks with those that the host has."""
+    """Return the API keys. A run without the secrets uses the keys of the host."""
     names = [str(model["name"]) for model in module.params["models"]]
     own = {name: key for name in names if (key := own_api_key(CONFIG / f"{name}.secret"))}
     module.no_log_values.update(own.values())
@@ -90,7 +90,7 @@ def _with_own_keys(module: AnsibleModule) -> dict[str, str]:
 
 
 def _tested(model: dict[str, Any], given: dict[str, Any]) -> tuple[str, dict[str, Any] | None, str]:
-    """Return the name of a model, what it answered, and what is wrong with that."""
+    """Return the name of a model, its answer, and what is wrong with the answer."""
     name = str(model["name"])
     try:
         key = given["api_keys"].get(name)
@@ -113,7 +113,7 @@ def main() -> None:
         },
         supports_check_mode=True,
     )
-    # Who serves a part of a model has no endpoint.
+    # A worker of a model over several hosts has no endpoint.
     given = {**module.params, "models": [one for one in module.params["models"] if is_asked(one)]}
     given["api_keys"] = _with_own_keys(module)
     if given["health_only"]:

@@ -1,5 +1,5 @@
 #!/usr/bin/python
-"""Ansible module: saves what serves on a host before it is changed, and restores it."""
+"""Ansible module: saves a snapshot of the serving models of a host before a change, and restores it."""
 
 from __future__ import annotations
 
@@ -27,18 +27,18 @@ author:
 """
 
 EXAMPLES = r"""
-- name: Save what serves
+- name: Save a snapshot
   vllm_snapshot:
     state: saved
 """
 
 RETURN = r"""
 models:
-  description: With C(restored), the models to wait for and to ask.
+  description: With C(restored), the models to wait for and to test.
   returned: always
   type: list
 measured:
-  description: What they were measured with when they were saved.
+  description: Measurements from the time of the snapshot.
   returned: always
   type: dict
 """
@@ -59,7 +59,7 @@ def main() -> None:
     )
     state, record = module.params["state"], kept()
     if state == "kept":
-        module.deprecate("state kept of vllm_snapshot is state saved now; the next release knows saved alone")
+        module.deprecate("state kept of vllm_snapshot is now saved; the next release accepts only saved")
         state = "saved"
     if module.check_mode:
         module.exit_json(changed=bool(record) != (state == "saved"), models=[], measured=record.get("measured", {}))

@@ -1,5 +1,5 @@
 #!/usr/bin/python
-"""Ansible module: reads what a model's server has had to do since it started."""
+"""Ansible module: reads the requests that a model's server has had since it started."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ author:
 """
 
 EXAMPLES = r"""
-- name: Read what the model has had
+- name: Read the requests of the model
   vllm_traffic:
     name: qwq-32b
     port: 30001
@@ -50,11 +50,11 @@ traffic:
     C(requests) that ended in C(uptime_s); C(running) and C(waiting) now; C(mean_request_s); C(mean_token_s);
     C(num_blocks) of the KV cache; C(compiled), shapes that were compiled while serving, or null and
     C(journal_problem).
-    Null where the server cannot be read.
+    Null if the server cannot be read.
   returned: always
   type: dict
 problem:
-  description: Why the server cannot be read; an empty text where it can.
+  description: Why the server cannot be read; an empty text if it can.
   returned: always
   type: str
 """

@@ -1,5 +1,5 @@
 #!/usr/bin/python
-"""Ansible module: looks at units until one of them changes, so that nobody has to ask over the network every second."""
+"""Ansible module: watches units until one of them changes, so that no query each second is needed over the network."""
 
 from __future__ import annotations
 
@@ -34,14 +34,14 @@ author:
 """
 
 EXAMPLES = r"""
-- name: Look at a model until it serves
+- name: Watch a model until it serves
   vllm_units:
     models: [qwq-32b]
 """
 
 RETURN = r"""
 units:
-  description: C(active), C(state), C(sub_state), C(status), C(restarts) by model; none of a model without a unit.
+  description: C(active), C(state), C(sub_state), C(status), C(restarts) by model; nothing for a model without a unit.
   returned: always
   type: dict
 """
@@ -54,7 +54,7 @@ from ansible.module_utils.gaudi_serve.host.observe_services import unit_states
 
 
 def settled(units: dict[str, Any], models: list[str], restarts: dict[str, Any]) -> bool:
-    """Tell whether there is something to say of one of the models."""
+    """Return whether one of the models has something to report."""
     for name in models:
         unit = units.get(name)
         if unit is None or unit["active"] or unit["state"] in ("failed", "inactive"):
