@@ -62,7 +62,7 @@ def bmc_of(known: Variables) -> dict[str, Any]:
     if authorities and CERTIFICATE not in authorities:
         authorities = Path(authorities).expanduser().read_text(encoding="ascii")
         if CERTIFICATE not in authorities:
-            raise ValueError("contains no certificate")
+            raise ValueError("holds no certificate")
     return {
         **{name: str(known[f"bios_bmc_{name}"]) for name in ("address", "user", "password")},
         **{"ca": authorities, "fingerprint": str(known.get("bios_bmc_fingerprint") or "")},

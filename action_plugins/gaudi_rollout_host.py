@@ -48,8 +48,8 @@ class ActionModule(ActionBase):  # type: ignore[misc]  # ansible-core has no typ
         """Return the host's next state, and the values that tasks read, as ``RolloutState.as_dict`` has it.
 
         The previous state is what the last such task registered as ``rollout_host``. So the task has no condition,
-        because a skipped task also registers. It fails if the event is not allowed, and ``verify`` if the host is slower than
-        before; the state then does not change. A check changes only the first state.
+        because a skipped task also registers. It fails if the event is not allowed, and ``verify`` if the host
+        is slower than before; the state then does not change. A check changes only the first state.
         """
         result: dict[str, Any] = super().run(tmp, task_vars)
         needed = [("event", event, names) for event, names in NEEDED]

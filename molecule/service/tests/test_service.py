@@ -193,9 +193,9 @@ def test_killed_server_comes_back_and_the_next_run_asks_it(
     assert ask(30001, "qwq-32b")["choices"]
     first, second = playbook("playbooks/models.yml"), playbook("playbooks/models.yml")
     assert first.changed_nothing, first.text
-    assert "Ask every model that has started" in first.text
+    assert "Send test requests to every started model" in first.text
     assert second.changed_nothing, second.text
-    assert "Ask every model that has started" not in second.text
+    assert "Send test requests to every started model" not in second.text
 
 
 def test_changed_model_is_restarted_alone_and_listens_as_planned(host: Any, playbook: Any, started: Any) -> None:
