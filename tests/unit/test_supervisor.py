@@ -93,7 +93,7 @@ def test_a_network_card_without_its_node_starts_no_server(
     # The kernel numbers it otherwise after a boot.
     for number in (3, 0):
         (verbs / f"uverbs{number}").mkdir(parents=True)
-        with pytest.raises(supervisor.SupervisorError, match=f"/dev/infiniband/uverbs{number} is not there"):
+        with pytest.raises(supervisor.SupervisorError, match=f"/dev/infiniband/uverbs{number} of the network card is missing"):
             one.options([6, 7])
         (devices / f"uverbs{number}").touch()
         text = " ".join(one.options([6, 7]))
