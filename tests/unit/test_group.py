@@ -176,14 +176,10 @@ def test_silence_ends_both_sides_within_the_time(hosts: Hosts) -> None:
     for one in (head, worker):
         one.ending.set()
     time.sleep(1.3)
-    with pytest.raises(
-        hosts.program.SupervisorError, match=r"gaudi02: its supervisor was silent for 1 s"
-    ) as end:
+    with pytest.raises(hosts.program.SupervisorError, match=r"gaudi02: its supervisor was silent for 1 s") as end:
         head.judge()
     assert end.value.reason == "other_host"
-    with pytest.raises(
-        hosts.program.SupervisorError, match=r"the supervisor of gaudi01 was silent for 1 s"
-    ) as end:
+    with pytest.raises(hosts.program.SupervisorError, match=r"the supervisor of gaudi01 was silent for 1 s") as end:
         worker.judge()
     assert end.value.reason == "other_host"
 

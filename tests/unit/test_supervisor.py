@@ -88,12 +88,16 @@ def test_a_network_card_without_its_node_starts_no_server(
     verbs, devices = tmp_path / "sys/class/infiniband/mlx5_0/device/infiniband_verbs", tmp_path / "dev/infiniband"
     devices.mkdir(parents=True)
     (devices / "rdma_cm").touch()
-    with pytest.raises(supervisor.SupervisorError, match=r"mlx5_0/device/infiniband_verbs/\* of the network card is missing"):
+    with pytest.raises(
+        supervisor.SupervisorError, match=r"mlx5_0/device/infiniband_verbs/\* of the network card is missing"
+    ):
         one.options([6, 7])
     # The kernel numbers it otherwise after a boot.
     for number in (3, 0):
         (verbs / f"uverbs{number}").mkdir(parents=True)
-        with pytest.raises(supervisor.SupervisorError, match=f"/dev/infiniband/uverbs{number} of the network card is missing"):
+        with pytest.raises(
+            supervisor.SupervisorError, match=f"/dev/infiniband/uverbs{number} of the network card is missing"
+        ):
             one.options([6, 7])
         (devices / f"uverbs{number}").touch()
         text = " ".join(one.options([6, 7]))
