@@ -23,7 +23,7 @@ class ActionModule(ActionBase):  # type: ignore[misc]  # ansible-core has no typ
     _supports_check_mode = True
 
     def run(self, tmp: Any = None, task_vars: dict[str, Any] | None = None) -> dict[str, Any]:
-        """Return whether the text changed; a warning where it could not be written."""
+        """Return whether the text changed; a warning if it could not be written."""
         result: dict[str, Any] = super().run(tmp, task_vars)
         if self._task.check_mode:
             return {**result, "changed": False, "skipped": True}
@@ -31,7 +31,5 @@ class ActionModule(ActionBase):  # type: ignore[misc]  # ansible-core has no typ
         try:
             return {**result, "changed": approval_text(from_environment(), **given)}
         except (AwxError, InputError) as problem:
-            text = (
-                f"the text of approval {given['node']} could not be written; it stands in this job's output: {problem}"
-            )
+            text = f"the text of approval {given['node']} could not be written. This job's output shows it: {problem}"
             return {**result, "changed": False, "warnings": [text]}

@@ -1,4 +1,4 @@
-"""Makes the objects of an AWX: what playbooks/awx.yml reports and changes, run on the controller."""
+"""Creates the objects of an AWX, as playbooks/awx.yml reports and changes them, on the controller."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class ActionModule(ActionBase):  # type: ignore[misc]  # ansible-core has no typ
     _supports_check_mode = True
 
     def run(self, tmp: Any = None, task_vars: dict[str, Any] | None = None) -> dict[str, Any]:
-        """Return ``lines``, what changes; ``notices``, what stays although no file lists it."""
+        """Return ``lines``, the changes, and ``notices``, the objects that stay although no file lists them."""
         result: dict[str, Any] = super().run(tmp, task_vars)
         given, variables = self._task.args, task_vars or {}
         result["warnings"] = old_names([[name for name in variables if name == OLD["fleet_awx"]]])

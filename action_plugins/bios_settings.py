@@ -1,6 +1,7 @@
-"""Runs module bios_settings where the BMC is asked: on the control node, without the host, or on the host itself.
+"""Runs module bios_settings on the control node, without the host, or on the host itself.
 
-The BMC and its password come from the variables of the host, so that no task, no result and no process has them.
+The address and the password of the BMC come from the variables of the host, so that no task, result or process
+contains them.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ class ActionModule(ActionBase):  # type: ignore[misc]  # ansible-core has no typ
     _requires_connection = False
 
     def run(self, tmp: Any = None, task_vars: dict[str, Any] | None = None) -> dict[str, Any]:
-        """Return what the module does."""
+        """Return the result of the module."""
         result: dict[str, Any] = super().run(tmp, task_vars)
         variables = task_vars or {}
         known = Variables(variables, self._loader, ["bios"])
@@ -51,11 +52,11 @@ class ActionModule(ActionBase):  # type: ignore[misc]  # ansible-core has no typ
 
 
 def bmc_of(known: Variables) -> dict[str, Any]:
-    """Return where the BMC of a host is, with the text of its authorities' certificates.
+    """Return address and login of the BMC of a host, with the text of its authorities' certificates.
 
     Raises:
-        OSError: where their file cannot be read on the control node.
-        ValueError: where it is no text, or holds no certificate: an empty one must not mean the control node's own.
+        OSError: if their file cannot be read on the control node.
+        ValueError: if it is not text, or contains no certificate. An empty file must not select the control node's own.
     """
     authorities = str(known.get("bios_bmc_ca") or "")
     if authorities and CERTIFICATE not in authorities:

@@ -1,4 +1,4 @@
-"""Measures the models of a host by a load, or keeps what a short measurement has found; each result at once."""
+"""Measures the models of a host with a load, or saves the results of a short measurement, each result at once."""
 
 from __future__ import annotations
 
@@ -28,15 +28,15 @@ from gaudi_serve.show.progress import report  # noqa: E402
 
 display = Display()
 OPTIONS: dict[str, dict[str, Any]] = {
-    # Of a load: what the user has given, and what module vllm_bench has read.
+    # Of a load: the options of the user, and the result of module vllm_bench.
     "asked": {"type": "dict"},
     "probed": {"type": "dict"},
-    # Of a short measurement: what module vllm_benchmark returned, and of which part of a rollout.
+    # Of a short measurement: the result of module vllm_benchmark, and the part of the rollout.
     "short": {"type": "dict"},
     "phase": {"type": "str", "default": "", "choices": ["", "before", "after"]},
-    # Of the kept results.
+    # Of the saved results.
     "folder": {"type": "str", "required": True},
-    # A folder that cannot be written is an error; else the result is not kept, which a warning says.
+    # Whether a folder that cannot be written is an error. Otherwise a warning reports that the result is not saved.
     "strict": {"type": "bool", "default": True},
 }
 
@@ -48,7 +48,7 @@ class ActionModule(ActionBase):  # type: ignore[misc]  # ansible-core has no typ
     _requires_connection = False
 
     def run(self, tmp: Any = None, task_vars: dict[str, Any] | None = None) -> dict[str, Any]:
-        """Return the kept lines as ``records``. Under check mode nothing is measured or kept."""
+        """Return the saved lines as ``records``. In check mode nothing is measured or saved."""
         result: dict[str, Any] = super().run(tmp, task_vars)
         one_of = [("asked", "short")]
         _, given = self.validate_argument_spec(
@@ -89,7 +89,7 @@ class ActionModule(ActionBase):  # type: ignore[misc]  # ansible-core has no typ
     def _measure(
         self, target: Target, run: Run, folder: str, records: list[dict[str, Any]], variables: dict[str, Any]
     ) -> None:
-        """Send every load of a model, and keep each result as soon as it is there."""
+        """Send every load of a model, and save each result at once."""
         numbers = iter(seeds(time.time(), 2 * max(target.ask.repetitions, MOST_POINTS) + 2))
         points: list[Point] = []
         for repetition, load, warms_up in steps(target, points):
@@ -108,22 +108,22 @@ class ActionModule(ActionBase):  # type: ignore[misc]  # ansible-core has no typ
             records.append(append(folder, record, raw))
 
     def _sent(self, target: Target, load: Load, argv: list[str], variables: dict[str, Any]) -> dict[str, Any]:
-        """Return what one run of the tool has measured."""
+        """Return the measurement of one run of the tool."""
         files = {TRACE: trace_text(load.trace)} if load.trace else {}
         given = {"state": "measured", "name": target.about["model"], "argv": argv, "files": files}
-        # Nobody but the server itself gets its key.
+        # Only the server itself gets its key.
         more = {"key": target.key, "own_key": target.through == "direct", "timeout": target.ask.timeout_s}
         answer = self._execute_module("vllm_bench", {**given, **more}, task_vars=variables)
         if answer.get("failed") or "measured" not in answer:
-            raise InputError(f"{target.host}: {answer.get('msg') or 'the benchmark was cut off'}")
+            raise InputError(f"{target.host}: {answer.get('msg') or 'the benchmark was interrupted'}")
         found: dict[str, Any] = answer["measured"]
         return found
 
 
 def steps(target: Target, points: list[Point]) -> Iterator[tuple[int, Load, bool]]:
-    """Yield what is sent, one after another: number of the repetition, load, and whether it is a warm-up.
+    """Yield the loads in order: number of the repetition, load, and whether it is a warm-up.
 
-    points: of a sweep; whoever sends a load appends what came of it.
+    points: of a sweep; the sender of a load appends its result.
     """
     if not target.ask.sweep:
         if target.ask.warmup:
@@ -133,7 +133,7 @@ def steps(target: Target, points: list[Point]) -> Iterator[tuple[int, Load, bool
     kind, number = target.ask.sweep, 0
     while (value := next_value(kind, points, target.limit)) is not None:
         load = target.load.with_concurrency(int(value)) if kind == "concurrency" else target.load.with_rate(value)
-        # Each load has shapes of its own.
+        # Each load has its own shapes.
         if target.ask.warmup:
             yield 0, load, True
         number += 1
@@ -141,7 +141,7 @@ def steps(target: Target, points: list[Point]) -> Iterator[tuple[int, Load, bool
 
 
 def _progress(text: str) -> None:
-    """Report how far it is; print it where nobody shows reports."""
+    """Report the progress, or print it if nothing shows reports."""
     if not report(text):
         display.display(text)
 

@@ -1,4 +1,4 @@
-"""Lists everything that a run fetches from outside for a host, on the control node; changes nothing."""
+"""Lists everything that a run fetches from outside for a host, on the control node. Changes nothing."""
 
 from __future__ import annotations
 
@@ -33,11 +33,10 @@ class ActionModule(ActionBase):  # type: ignore[misc]  # ansible-core has no typ
     _requires_connection = False
 
     def run(self, tmp: Any = None, task_vars: dict[str, Any] | None = None) -> dict[str, Any]:
-        """Return the items of the host as fact ``bundle_items``, and as ``bundle_problems`` why there are none.
+        """Return the items of the host as fact ``bundle_items``, and problems as ``bundle_problems``.
 
-        ``fleet`` is what filter vllm_fleet_plan has returned; ``facts_dir`` the folder of saved facts, empty where
-        the hosts were read. With ``access`` it returns in their place what fetching them needs besides, which is secret
-        and for a task with no_log.
+        ``fleet`` is the result of filter vllm_fleet_plan; ``facts_dir`` the folder of saved facts, empty if the hosts
+        were read. With ``access`` it returns addresses and logins for fetching instead, which are secret: use no_log.
         """
         result: dict[str, Any] = super().run(tmp, task_vars)
         if self._task.args.get("access"):
@@ -45,7 +44,7 @@ class ActionModule(ActionBase):  # type: ignore[misc]  # ansible-core has no typ
             return {**result, "changed": False, "access": host_access(*self._listed(name, task_vars or {}))}
         items, problems = [], []
         host = str((task_vars or {})["inventory_hostname"])
-        # Of a host that cannot be planned, the plan has said why.
+        # The plan has reported why a host cannot be planned.
         refused = any(one["host"] == host for one in self._task.args["fleet"]["errors"])
         try:
             items = [] if refused else [one.as_dict() for one in joined(self._listed(host, task_vars or {})[1])]
@@ -60,7 +59,7 @@ class ActionModule(ActionBase):  # type: ignore[misc]  # ansible-core has no typ
         roles = ["preflight", *[stage.role for stage in OBJECTS]]
         known = Variables(variables, self._loader, roles).but(**self._facts(host, str(args.get("facts_dir") or "")))
         plan = args["fleet"]["hosts"].get(host) or {"models": []}
-        # Whose driver a run installs first, is planned then.
+        # If a run installs the driver first, the plan comes after that.
         models = plan["models"] or (unplanned_models(known) if "gaudi_host" in known else [])
         known = known.but(preflight_plan={"models": models})
         gives = any(_giver(one) == host for one in variables["hostvars"].values())
@@ -70,7 +69,7 @@ class ActionModule(ActionBase):  # type: ignore[misc]  # ansible-core has no typ
 
     @staticmethod
     def _facts(host: str, folder: str) -> dict[str, Any]:
-        """Return the facts of a host that somebody has saved; nothing of one that has none, or was read itself."""
+        """Return the saved facts of a host; empty for a host without saved facts, or that was read."""
         found, problem = saved_facts(folder, host) if folder else ({}, None)
         if problem or not found:
             return {}

@@ -1,4 +1,4 @@
-"""Fetches what the list of a bundle has into its folder on the control node, signs and verifies it."""
+"""Fetches the items of a bundle's list into its folder on the control node, signs and verifies it."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ class ActionModule(ActionBase):  # type: ignore[misc]  # ansible-core has no typ
     _requires_connection = False
 
     def run(self, tmp: Any = None, task_vars: dict[str, Any] | None = None) -> dict[str, Any]:
-        """Return ``lines`` for the reader, ``errors``, and the ``fingerprint`` of the key.
+        """Return ``lines`` to show, ``errors``, and the ``fingerprint`` of the key.
 
-        ``step`` is fetch or verify; ``manifest`` the text of the list; ``access`` what gaudi_bundle has returned of the
+        ``step`` is fetch or verify; ``manifest`` the text of the list; ``access`` the results of gaudi_bundle for the
         hosts; ``settings`` the user's variables without their prefix.
         """
         result: dict[str, Any] = super().run(tmp, task_vars)

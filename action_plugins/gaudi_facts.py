@@ -1,4 +1,4 @@
-"""Runs module gaudi_facts for the accelerator of the inventory; a host that cannot be read has one sentence of why."""
+"""Runs module gaudi_facts for the accelerator of the inventory. A host that cannot be read gets one sentence."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from gaudi_serve.core.aliases import value_of  # noqa: E402
 from gaudi_serve.inventory.rendered import UNRENDERED, Variables  # noqa: E402
 from gaudi_serve.plan.unread import python_refusal, root_refusal  # noqa: E402
 
-# What keeps a module from running at all, as an interpreter that is too old does.
+# Reasons why a module cannot run at all, such as an interpreter that is too old.
 BROKEN = ("SyntaxError", "ImportError", "ModuleNotFoundError", "too old for the toolkit")
 
 
@@ -25,7 +25,7 @@ class ActionModule(Normal):  # type: ignore[misc]  # ansible-core has no type in
     """``gaudi_facts``, with the module's own arguments."""
 
     def run(self, tmp: Any = None, task_vars: dict[str, Any] | None = None) -> dict[str, Any]:
-        """Read the host; a failure whose cause is known has its sentence alone, and ``old_python`` where it is that."""
+        """Read the host. A known failure returns only its sentence, and ``old_python`` for an old interpreter."""
         self._task.args = {"accelerator": self._accelerator(task_vars or {}), **self._task.args}
         host = str(self._task.delegate_to or (task_vars or {}).get("inventory_hostname", "this host"))
         try:
@@ -40,14 +40,14 @@ class ActionModule(Normal):  # type: ignore[misc]  # ansible-core has no type in
         return (self._refused(said, host) if result.get("failed") else {}) or result
 
     def _accelerator(self, variables: dict[str, Any]) -> str:
-        """Return as what the host is to be served; auto where that cannot be read, which the plan says."""
+        """Return the accelerator to serve; auto if it cannot be read, which the plan reports."""
         try:
             return str(value_of(Variables(variables, self._loader), "accelerator") or "auto")
         except UNRENDERED:
             return "auto"
 
     def _refused(self, said: str, host: str) -> dict[str, Any]:
-        """Return the result of a host that cannot be read for a known reason; empty for any other."""
+        """Return the result for a host that cannot be read for a known reason; empty for other failures."""
         if refusal := root_refusal(said, host):
             return {"failed": True, "msg": refusal}
         if any(word in said for word in BROKEN) and (refusal := python_refusal(self._version(), host)):
@@ -55,8 +55,8 @@ class ActionModule(Normal):  # type: ignore[misc]  # ansible-core has no type in
         return {}
 
     def _version(self) -> str:
-        """Return what the host's interpreter says of its version."""
-        # As Ansible has written it into the module's first line.
+        """Return the version that the host's interpreter reports."""
+        # From the first line of the module, which Ansible has written.
         interpreter = str(getattr(self, "_used_interpreter", None) or "python3").lstrip("#!")
         told = self._low_level_execute_command(f"{interpreter} --version")
         return f"{told.get('stdout', '')}{told.get('stderr', '')}"

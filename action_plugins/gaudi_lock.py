@@ -1,4 +1,4 @@
-"""Holds a host for this run: adds who runs to what module gaudi_lock is told, and finds out whether others live."""
+"""Locks a host for this run: adds the run to the arguments of module gaudi_lock, and checks whether other runs live."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ if LIB not in sys.path:
 
 from gaudi_serve.core.aliases import as_written, value_of  # noqa: E402
 
-# A record that nobody has renewed for so long no longer counts; the run that holds the host renews it.
+# A lock that was not renewed for this long no longer counts. The run that has the lock renews it.
 LEASE_S, RENEW_S = 300, 60
 TAKE_FILES = ("-i", "--inventory", "-e", "--extra-vars")
 
@@ -36,7 +36,7 @@ class ActionModule(ActionBase):  # type: ignore[misc]  # ansible-core has no typ
     _supports_check_mode = True
 
     def run(self, tmp: Any = None, task_vars: dict[str, Any] | None = None) -> dict[str, Any]:
-        """Hold or let go; fail with the holder's name where another run is in the way, and tell of one taken over."""
+        """Lock or unlock. Fail with the name of another run that has the lock; report a lock taken over."""
         result: dict[str, Any] = super().run(tmp, task_vars)
         check, state = self._task.check_mode, self._task.args.get("state", "present")
         if check and state == "absent":
@@ -72,30 +72,30 @@ class ActionModule(ActionBase):  # type: ignore[misc]  # ansible-core has no typ
         return {**result, **answer}
 
     def _renew(self, given: dict[str, Any], task_vars: dict[str, Any] | None) -> bool:
-        """Renew the record; tell whether it is worth doing so again."""
+        """Renew the lock. Return whether to renew it again."""
         try:
             return bool(self._execute_module("gaudi_lock", given, task_vars=task_vars).get("held"))
         except Exception:
-            # A host that is out of reach for a moment, as in its reboot.
+            # The host is unreachable for a moment, as in its reboot.
             return True
 
 
 def keep(run: dict[str, Any], lease_s: int, renew: Callable[[], bool]) -> None:
-    """Start a process beside the run that renews its record as long as the run lives and holds the host.
+    """Start a process next to the run that renews its lock as long as the run lives and has the lock.
 
-    Of a run on another controller, as in the container of an AWX job that was cancelled, nothing else tells
-    whether it lives. It is a process of its own since this one ends with its task.
+    For a run on another controller, as in the container of a cancelled AWX job, only the renewal shows whether it
+    lives. It is a separate process, because this one ends with its task.
 
     Args:
-        run: whose process counts.
-        lease_s: how long a record counts that is not renewed, in seconds.
-        renew: renews it, and tells whether it is worth doing so again.
+        run: the run, whose process must live.
+        lease_s: seconds for which a lock counts without renewal.
+        renew: renews the lock, and returns whether to renew it again.
     """
     child = os.fork()
     if child:
         os.waitpid(child, 0)
         return
-    # From here on nothing may return to the worker's code, whose queues belong to the worker.
+    # From here on nothing may return to the code of the worker, which owns its queues.
     try:
         if os.fork() == 0:
             os.setsid()
@@ -110,7 +110,7 @@ def keep(run: dict[str, Any], lease_s: int, renew: Callable[[], bool]) -> None:
 
 
 def stays(run: dict[str, Any], seconds: float) -> bool:
-    """Wait, and tell whether a run of this controller still lives."""
+    """Wait, and return whether a run of this controller still lives."""
     deadline = time.monotonic() + seconds
     while begin_of(run["pid"]) == run["begin"]:
         if time.monotonic() >= deadline:
@@ -120,7 +120,7 @@ def stays(run: dict[str, Any], seconds: float) -> bool:
 
 
 def observed(variables: dict[str, Any]) -> dict[str, Any]:
-    """Return which look at the host counts: the one that the plan was made of, else the last one."""
+    """Return when the host was read for the plan, or else when it was last read."""
     if "preflight_observed" in variables:
         return dict(variables["preflight_observed"])
     if "gaudi_observed_at" not in variables:
@@ -129,13 +129,13 @@ def observed(variables: dict[str, Any]) -> dict[str, Any]:
 
 
 def this_run(variables: dict[str, Any]) -> dict[str, Any]:
-    """Return who runs: the controller's process and the person behind it."""
-    # A worker's parent is the process that all tasks of the run have in common.
+    """Return the run: the controller's process and the user."""
+    # The parent of a worker is the process that all tasks of the run share.
     pid = os.getppid()
     words = [word for before, word in itertools.pairwise(sys.argv) if before not in TAKE_FILES]
     playbook = next((Path(word).name for word in words if word.endswith((".yml", ".yaml"))), "a playbook")
     job = variables.get("awx_job_id")
-    # A scheduled job has nobody's name.
+    # A scheduled job has no user.
     scheduled = variables.get("awx_schedule_name")
     try:
         person = str(variables.get("awx_user_name") or (scheduled and f"schedule {scheduled}") or getpass.getuser())
@@ -154,25 +154,25 @@ def this_run(variables: dict[str, Any]) -> dict[str, Any]:
 
 
 def _controller() -> str:
-    """Return what tells machines, their boots and the process tables of containers apart."""
+    """Return what identifies machines, their boots and the process tables of containers."""
     parts = [socket.gethostname()]
-    with contextlib.suppress(OSError):  # not Linux: the name must do
+    with contextlib.suppress(OSError):  # not Linux: use the name
         parts.append(Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii"))
         parts.append(str(Path("/proc/self/ns/pid").readlink()))
     return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:16]
 
 
 def begin_of(pid: int) -> str:
-    """Return when a process was started, in the kernel's ticks; empty where there is none, or no /proc."""
+    """Return the start time of a process in the kernel's ticks; empty without a process, or without /proc."""
     try:
-        # The name of the program, in brackets, may hold anything.
+        # The name of the program, in brackets, may contain anything.
         return Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()[19]
     except OSError:
         return ""
 
 
 def is_dead(holder: dict[str, Any], mine: dict[str, Any]) -> bool:
-    """Tell whether the run of a record is known to have ended; of another controller nothing is known."""
+    """Return whether the run of a record is known to have ended. For another controller this is unknown."""
     if holder.get("controller") != mine["controller"]:
         return False
     try:
@@ -180,12 +180,12 @@ def is_dead(holder: dict[str, Any], mine: dict[str, Any]) -> bool:
     except ProcessLookupError:
         return True
     except PermissionError:
-        pass  # another user's, so it is there
+        pass  # the process of another user, so it exists
     return begin_of(int(holder["pid"])) != holder.get("begin")
 
 
 def ends_at_once(holder: dict[str, Any], mine: dict[str, Any], variables: dict[str, Any]) -> str:
-    """Return why another run's lock no longer counts, whenever it was renewed: dead, broken, or nothing."""
+    """Return why another run's lock no longer counts, regardless of renewal: dead, broken, or nothing."""
     if is_dead(holder, mine):
         return "dead"
     return "broken" if boolean(value_of(variables, "fleet_lock_break", False)) else ""
@@ -203,13 +203,13 @@ def taken_over(holder: dict[str, Any], why: str, check: bool) -> str:
 
 
 def locked_by(holder: dict[str, Any]) -> str:
-    """Return who locked a host, for what, and since when."""
+    """Return who has locked a host, for which stage, and since when."""
     stage = holder.get("stage") or "changes"
     return f"{holder.get('who', 'another run')} ({stage}, since {holder.get('clock')})"
 
 
 def locked(holder: dict[str, Any], since: str) -> str:
-    """Return which other run is in the way, and since when."""
+    """Return the conflicting run, and since when it has the lock."""
     who, stage = holder.get("who", "another run"), holder.get("stage") or "changes"
     if since == "changed":
         return f"{who} has changed this host ({stage}, {holder.get('clock')}) since this run looked at it"
@@ -217,7 +217,7 @@ def locked(holder: dict[str, Any], since: str) -> str:
 
 
 def refusal(host: str, holder: dict[str, Any], since: str) -> str:
-    """Return the sentence for who has to wait."""
+    """Return the sentence for the run that must wait."""
     told = f"{host}: {locked(holder, since)}"
     if since == "changed":
         return f"{told}; nothing was changed, because the plan is out of date. Run again"

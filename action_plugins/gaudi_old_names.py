@@ -25,7 +25,7 @@ class ActionModule(ActionBase):  # type: ignore[misc]  # ansible-core has no typ
     _requires_connection = False
 
     def run(self, tmp: Any = None, task_vars: dict[str, Any] | None = None) -> dict[str, Any]:
-        """Return a warning for each kind, which names all of its variables; none where no host has one."""
+        """Return one warning for each kind, which names all of its variables; none if no host has one."""
         result: dict[str, Any] = super().run(tmp, task_vars)
         variables = task_vars or {}
         hosts = [variables["hostvars"][host] for host in variables["groups"]["all"]]

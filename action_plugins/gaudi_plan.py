@@ -1,4 +1,4 @@
-"""Plans a host by the facts that have been read, and asks every stage what it would do; changes nothing."""
+"""Plans a host from its facts, and compares every stage with the host. Changes nothing."""
 
 from __future__ import annotations
 
@@ -45,11 +45,11 @@ class ActionModule(ActionBase):  # type: ignore[misc]  # ansible-core has no typ
     _requires_connection = False
 
     def run(self, tmp: Any = None, task_vars: dict[str, Any] | None = None) -> dict[str, Any]:
-        """Return the plan and what every stage would do as facts.
+        """Return the plan and the pending changes of every stage as facts.
 
-        ``due`` asks the stages, with ``fleet`` also those that decide by the plans of other hosts. ``judge`` adds what
-        keeps the run from beginning, and which stages it has. ``status`` tells how every stage differs. What keeps a
-        stage from telling is the fact ``preflight_unclear``.
+        ``due`` compares the stages, with ``fleet`` also those that depend on the plans of other hosts. ``judge`` adds
+        the reasons not to start the run, and its stages. ``status`` returns the differences of every stage. The reason
+        why a stage cannot be compared is the fact ``preflight_unclear``.
         """
         result: dict[str, Any] = super().run(tmp, task_vars)
         try:
@@ -66,7 +66,7 @@ class ActionModule(ActionBase):  # type: ignore[misc]  # ansible-core has no typ
         findings: list[Finding] = []
         warnings: list[str] = []
         if plans_models(stages):
-            # Without it nothing of the host is known, which the error says.
+            # Without it nothing of the host is known. The error reports that.
             read = {"gaudi_host": known["gaudi_host"], **{name: known[name] for name in FACTS if name in known}}
             complete, wrong = checked_facts(read)
             expected = {} if wrong else self._expected(host, known, stages)
@@ -79,7 +79,7 @@ class ActionModule(ActionBase):  # type: ignore[misc]  # ansible-core has no typ
             findings = [finding_as_written(one, known) for one in (*tied.findings, *found.findings)]
             warnings = [as_written(text, known) for text in found.warnings]
             facts |= {"preflight_plan": found.models, "preflight_expected": expected, "preflight_chosen": tied.chosen}
-            # By it gaudi_lock tells whether another run has changed the host since the look that the plan was made of.
+            # gaudi_lock uses it to find whether another run has changed the host since the plan's facts were read.
             facts["preflight_observed"] = {"at": known["gaudi_observed_at"], "boot": known.get("gaudi_boot_id", "")}
             known = known.but(**facts)
         if self._task.args.get("due"):
@@ -100,14 +100,14 @@ class ActionModule(ActionBase):  # type: ignore[misc]  # ansible-core has no typ
 
     @staticmethod
     def _tied(host: str, known: Variables, variables: dict[str, Any], *, waits: bool) -> Tied:
-        """Return the models of a host that run on several hosts; without any, nothing of other hosts is read."""
+        """Return the models of a host that run on several hosts. Without any, nothing of other hosts is read."""
         if not known.get("vllm_distributed_models"):
             return Tied()
         gateways, run = list(known.get("preflight_gateways") or []), list(variables.get("ansible_play_hosts_all") or [])
         return tied_models(host, Fleet(variables["hostvars"], gateways, run), waits)
 
     def _mirrored(self, host: str, known: Variables, stages: list[str], variables: dict[str, Any]) -> dict[str, Any]:
-        """Return as a refusal of stage offline what a run would fetch and the site's mirror lacks."""
+        """Return as a refusal of stage offline what a run would fetch but the site's mirror does not have."""
         facts = {}
         if offline.ROLE not in stages:
             found = self._found(offline.STAGE, host, known, variables)
@@ -125,22 +125,22 @@ class ActionModule(ActionBase):  # type: ignore[misc]  # ansible-core has no typ
         return {**facts, "offline_refusal": lacks}
 
     def _expected(self, host: str, known: Variables, stages: list[str]) -> dict[str, Any]:
-        """Return what the stages of the run change of the facts that models are planned by."""
+        """Return the facts for planning that earlier stages of the run change."""
         try:
             again = is_true(known["preflight_plans_again"]) and not self._task.args.get("status")
             return expected_host(host, known, stages, plans_again=again)
         except (InputError, Undefined, *UNRENDERED):
-            # The stage itself says what is wrong, when it is asked.
+            # The stage itself reports mistakes when it is compared.
             return {}
 
     def _stages(self, stages: list[str], waits: bool) -> list[Stage]:
-        """Return the stages that are asked."""
+        """Return the stages to compare."""
         fleet = self._task.args.get("fleet")
         asked = [one for one in OBJECTS if one.role in stages and (fleet or not one.of_fleet)]
         return [one for one in asked if not (waits and one.planned)]
 
     def _differing(self, host: str, known: Variables, stages: list[str], variables: dict[str, Any]) -> dict[str, Any]:
-        """Return how every stage differs from what is planned, as facts."""
+        """Return the differences of every stage from the plan, as facts."""
         facts: dict[str, Any] = {}
         for stage in self._stages(stages or [one.role for one in OBJECTS], awaits_driver(known)):
             found = self._found(stage, host, known, variables)
@@ -155,7 +155,7 @@ class ActionModule(ActionBase):  # type: ignore[misc]  # ansible-core has no typ
         return stage.asked(Given(host, known), run)
 
     def _asked(self, host: str, known: Variables, stages: list[str], variables: dict[str, Any]) -> dict[str, Any]:
-        """Return the facts of every stage, those before the first that cannot tell, and why that one cannot."""
+        """Return the facts of every stage, up to the first that cannot be compared, and the reason."""
         facts: dict[str, Any] = {}
         for stage in self._stages(stages, awaits_driver(known)):
             try:

@@ -1,4 +1,4 @@
-"""Takes a host of a rollout from one state to the next; changes nothing on it."""
+"""Moves a host of a rollout from one state to the next. Changes nothing on the host."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ from gaudi_serve.rollout.state import REGISTERED, Event, RolloutState, next_stat
 
 PLAN = "plan"
 OPTIONS: dict[str, dict[str, Any]] = {
-    # What has happened; lib/gaudi_serve/rollout/state.py says in which state that may be.
+    # The event. lib/gaudi_serve/rollout/state.py has the states in which it is allowed.
     "event": {"type": "str", "required": True, "choices": [PLAN, *[event.value for event in Event]]},
     # plan: the hosts of each wave.
     "waves": {"type": "list", "elements": "list"},
-    # verify: what vllm_benchmark measured, and the part of the speed before that is required after.
+    # verify: the result of vllm_benchmark, and the part of the earlier throughput that is required.
     "before": {"type": "dict"},
     "after": {"type": "dict"},
     "tolerance": {"type": "float"},
-    # fail, give_up: name and result of the task that failed.
+    # fail, give_up: name and result of the failed task.
     "task": {"type": "str"},
     "result": {"type": "dict"},
-    # give_up: seconds in which the host could not be reached; 0 where it could.
+    # give_up: seconds in which the host was unreachable; 0 if it was reachable.
     "unreachable_s": {"type": "int", "default": 0},
 }
 NEEDED = [
@@ -45,11 +45,11 @@ class ActionModule(ActionBase):  # type: ignore[misc]  # ansible-core has no typ
     _requires_connection = False
 
     def run(self, tmp: Any = None, task_vars: dict[str, Any] | None = None) -> dict[str, Any]:
-        """Return the host's next state, and what tasks read of it, as ``RolloutState.as_dict`` has it.
+        """Return the host's next state, and the values that tasks read, as ``RolloutState.as_dict`` has it.
 
-        The state before is what the last such task registered as ``rollout_host``. So the task has no condition: a task
-        that is skipped registers too. It fails where the event is not allowed, and ``verify`` where the host is slower
-        than before; the state stays what it was. A check changes no state but the first.
+        The previous state is what the last such task registered as ``rollout_host``. So the task has no condition,
+        because a skipped task also registers. It fails if the event is not allowed, and ``verify`` if the host
+        is slower than before; the state then does not change. A check changes only the first state.
         """
         result: dict[str, Any] = super().run(tmp, task_vars)
         needed = [("event", event, names) for event, names in NEEDED]
@@ -60,7 +60,11 @@ class ActionModule(ActionBase):  # type: ignore[misc]  # ansible-core has no typ
             found = RolloutState.planned(host, given["waves"])
             return {**result, "changed": False, "event": event, **found.as_dict()}
         if REGISTERED not in variables:
-            return {**result, "failed": True, "msg": f"{host}: event {event}: the host has no state in a rollout yet"}
+            return {
+                **result,
+                "failed": True,
+                "msg": f"{host}: event {event}: the host has no state in a rollout yet",
+            }
         now = RolloutState.of(host, variables[REGISTERED])
         try:
             found = now if self._task.check_mode else next_state(now, Event(event), given)

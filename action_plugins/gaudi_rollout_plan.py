@@ -1,4 +1,4 @@
-"""Finds the waves of a rollout over the hosts of a play, by the facts that preflight keeps; changes nothing."""
+"""Finds the waves of a rollout over the hosts of a play, from the facts of preflight. Changes nothing."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ class ActionModule(ActionBase):  # type: ignore[misc]  # ansible-core has no typ
     _requires_connection = False
 
     def run(self, tmp: Any = None, task_vars: dict[str, Any] | None = None) -> dict[str, Any]:
-        """Return the plan as ``rollout_plan`` has it, of all hosts of the play.
+        """Return the plan as ``rollout_plan`` has it, for all hosts of the play.
 
-        ``unapproved``: what it would change beyond an approved plan, a sentence each. ``data``: what the run leaves for
-        the next job of a workflow, and for who approves.
+        ``unapproved``: changes that are not in an approved plan, one sentence each. ``data``: published for the next
+        job of a workflow, and for the approver.
         """
         result: dict[str, Any] = super().run(tmp, task_vars)
         variables = task_vars or {}

@@ -1,4 +1,4 @@
-"""Asks a stage what it would do on the host, by the facts that have been read; changes nothing."""
+"""Compares a stage with the host, from the facts that were read. Changes nothing."""
 
 from __future__ import annotations
 
@@ -31,12 +31,11 @@ class ActionModule(ActionBase):  # type: ignore[misc]  # ansible-core has no typ
     _requires_connection = False
 
     def run(self, tmp: Any = None, task_vars: dict[str, Any] | None = None) -> dict[str, Any]:
-        """Return what is pending, and the facts that the rest of the run reads of the stage.
+        """Return the pending changes, and the facts of the stage that the rest of the run reads.
 
-        Step ``pending`` fails where the stage must not begin, ``verify`` where something is left to do after it,
-        ``taken_back`` where a reset has left something. ``compare`` and ``reset`` only tell. A stage that looks at the
-        host itself does so in ``pending`` and ``verify``, which return the facts of the look too; ``compare`` goes by
-        the last one.
+        Step ``pending`` fails if the stage must not begin, ``verify`` if a change is left after it, ``taken_back`` if a
+        reset has left something. ``compare`` and ``reset`` only return the changes. A stage that reads the host itself
+        does so in ``pending`` and ``verify``, which return these facts too; ``compare`` uses the last ones.
         """
         result: dict[str, Any] = super().run(tmp, task_vars)
         stage, step = BY_ROLE[self._task.args["stage"]], self._task.args["step"]
@@ -63,7 +62,7 @@ class ActionModule(ActionBase):  # type: ignore[misc]  # ansible-core has no typ
             return seen
 
         found = stage.pending(given) if step == "compare" else stage.asked(given, look)
-        # Other hosts of the play read the facts of the look.
+        # Other hosts of the play read these facts.
         told: dict[str, Any] = {"changes": dict(found.changes), "ansible_facts": {**read, **stage.facts(found)}}
         if step == "pending" and found.refusal:
             told |= {"failed": True, "msg": [REFUSED, *(as_written(text, variables) for text in found.refusal)]}

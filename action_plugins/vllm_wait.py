@@ -1,4 +1,4 @@
-"""Waits until all given units of a host serve; one line of progress a minute, one look for all of them."""
+"""Waits until all given units of a host serve, with one progress line a minute for all of them."""
 
 from __future__ import annotations
 
@@ -20,24 +20,24 @@ from gaudi_serve.show.progress import report  # noqa: E402
 
 display = Display()
 LINE = 300  # characters shown of a line of the journal
-LOOK_S = 30.0  # one look on the host
-UNREACHABLE_S, PAUSE_S = 300.0, 5.0  # how long a host may be out of reach, and between two tries
-# What systemd says of a try that is over.
+LOOK_S = 30.0  # one check on the host
+UNREACHABLE_S, PAUSE_S = 300.0, 5.0  # how long a host may be unreachable, and between two tries
+# systemd's message at the end of a try
 ENDED = "Failed with result"
 
 
 class ActionModule(ActionBase):  # type: ignore[misc]  # ansible-core has no type information
     """``vllm_wait: {models: {name: limit in seconds}, interval: 3, journal_lines: 30, max_restarts: 2}``.
 
-    The looking itself is done on the host, by one module call for half a minute: an hour of waiting is 120 of them.
-    A connection that breaks meanwhile is tried again, since nothing depends on it: the models start by themselves.
+    One module call on the host checks for half a minute, so an hour of waiting needs 120 calls. A lost connection is
+    tried again, because the models start without it.
     """
 
     _VALID_ARGS = frozenset(("models", "interval", "journal_lines", "max_restarts", "report_every"))
     _supports_check_mode = True
 
     def run(self, tmp: Any = None, task_vars: dict[str, Any] | None = None) -> dict[str, Any]:
-        """Look at the units until all are active; fail as soon as one cannot become so."""
+        """Watch the units until all are active. Fail as soon as one cannot become active."""
         result: dict[str, Any] = super().run(tmp, task_vars)
         arguments = self._task.args
         waiting = {str(name): int(limit) for name, limit in (arguments.get("models") or {}).items()}
@@ -45,7 +45,7 @@ class ActionModule(ActionBase):  # type: ignore[misc]  # ansible-core has no typ
             return {**result, "changed": False, "skipped": True, "msg": "nothing to wait for"}
         host = str((task_vars or {}).get("inventory_hostname", "host"))
         if note := few_forks(task_vars or {}):
-            # Of all hosts that say so, Ansible shows it once.
+            # Ansible shows it once for all hosts with this message.
             display.warning(note)
         interval, every = float(arguments.get("interval", 3)), float(arguments.get("report_every", 60))
         begin = reported = time.monotonic()
@@ -53,7 +53,7 @@ class ActionModule(ActionBase):  # type: ignore[misc]  # ansible-core has no typ
         seen: dict[str, int] = {}
         left = list(waiting)
         while True:
-            # The first look only tells what there is: restarts are counted from it.
+            # The first check only reads the state: restarts are counted from it.
             look_s = min(LOOK_S, every) if seen else 0.0
             given = {"models": left, "restarts": dict(seen), "for_s": look_s, "interval": interval}
             answer = self._look(given, host, task_vars)
@@ -74,11 +74,11 @@ class ActionModule(ActionBase):  # type: ignore[misc]  # ansible-core has no typ
                 reported = time.monotonic()
                 _progress("\n".join(_line(host, name, units[name], elapsed) for name in left))
             if any(units[name]["state"] in ("failed", "inactive") for name in left):
-                # It has not begun yet; the look on the host would come back at once, again and again.
+                # It has not started yet, and the check on the host would return at once, again and again.
                 time.sleep(1)
 
     def _look(self, given: dict[str, Any], host: str, task_vars: dict[str, Any] | None) -> dict[str, Any]:
-        """Run the module; where the connection breaks, try again for a while."""
+        """Run the module. If the connection is lost, try again for some time."""
         begin = time.monotonic()
         while True:
             try:
@@ -128,8 +128,8 @@ class ActionModule(ActionBase):  # type: ignore[misc]  # ansible-core has no typ
 
 
 def few_forks(variables: dict[str, Any]) -> str:
-    """Return what it means that a run has fewer forks than hosts to wait for; empty where it has as many."""
-    # All waves of a rollout are one play, of which one is under way.
+    """Return the consequence of fewer forks than hosts to wait for; empty if there are enough."""
+    # All waves of a rollout are one play, of which one wave runs.
     together = variables.get("__playbook_wave") or variables.get("ansible_play_batch") or []
     hosts, forks = len(together), int(variables.get("ansible_forks") or 0)
     if not 0 < forks < hosts:
@@ -142,14 +142,14 @@ def few_forks(variables: dict[str, Any]) -> str:
 
 
 def last_words(journal: str, count: int) -> list[str]:
-    """Return the last lines up to the end of the last try: what the next try has said since is not the reason."""
+    """Return the last lines up to the end of the last try: later lines of the next try are not the reason."""
     lines = journal.splitlines()
     ends = [number for number, line in enumerate(lines, 1) if ENDED in line]
     return lines[: ends[-1] if ends else len(lines)][-count:]
 
 
 def _progress(text: str) -> None:
-    """Report how far the models are; print it where nobody shows reports."""
+    """Report the progress of the models, or print it if nothing shows reports."""
     if not report(text):
         display.display(text)
 

@@ -1,4 +1,4 @@
-"""What every run of a playbook has: the project's filters loaded once, and an exit status of its own when refused."""
+"""For every run of a playbook: loads the project's filters once, and sets a separate exit status for refused runs."""
 
 from __future__ import annotations
 
@@ -17,22 +17,22 @@ from ansible.release import __version__
 DOCUMENTATION = """
 name: gaudi_serve
 type: aggregate
-short_description: Loads plugins once, and tells a refused run from a failed one
+short_description: Loads plugins once, and distinguishes a refused run from a failed one
 description:
-  - A task runs in a fork of the controller's process, which keeps no plugin that it loads. With this callback
-    a run that changes nothing takes half the time. It shows nothing.
-  - A run in which hosts were refused, nothing else failed and nothing was changed ends with status 3, not 2.
+  - A task runs in a fork of the controller's process, whose loaded plugins are lost with it. This callback loads them
+    before the fork, which halves the time of a run that changes nothing. It shows nothing.
+  - A run ends with status 3, not 2, if hosts were refused, nothing else failed and nothing was changed.
 """
 
 REFUSED = 3
-# What it uses of ansible-core came with this release. No sentence here may need a newer one.
+# The features of ansible-core that it uses came with this release. No code here may need a newer one.
 OLDEST = [2, 19]
-# The first words of every refusal that comes before anything is changed.
+# The first words of every refusal before any change.
 NOTHING = "Nothing has been changed"
 
 
 def refuse_older(found: str) -> None:
-    """End the run with a sentence where ansible-core is older than the project needs; later it would be a traceback."""
+    """End the run with a sentence if ansible-core is too old; otherwise it would fail later with a traceback."""
     if [int(part) for part in re.findall(r"\d+", found)[:2]] < OLDEST:
         needed = ".".join(map(str, OLDEST))
         sys.stderr.write(
@@ -43,7 +43,7 @@ def refuse_older(found: str) -> None:
 
 
 class CallbackModule(CallbackBase):  # type: ignore[misc]  # ansible-core has no type information
-    """Shows nothing; its first event comes before the first fork, its last one after all others."""
+    """Shows nothing. Its first event comes before the first fork, its last one after all others."""
 
     CALLBACK_VERSION = 2.0
     CALLBACK_TYPE = "aggregate"
@@ -56,15 +56,15 @@ class CallbackModule(CallbackBase):  # type: ignore[misc]  # ansible-core has no
         self.read: set[str] = set()
 
     def v2_playbook_on_start(self, playbook: Any) -> None:
-        """Refuse an ansible-core that is too old, and load the file of filters, the catalog and what tasks are of.
+        """Refuse an ansible-core that is too old, and load the filters, the catalog and the modules of tasks.
 
         Raises:
             SystemExit: before the first task.
         """
         refuse_older(__version__)
-        # What a run holds it needs to its end, and to look through it for garbage all the time takes a seventh of it.
+        # A run needs its objects until its end, and garbage collection would take a seventh of its time.
         gc.set_threshold(100_000, 50, 100)
-        with contextlib.suppress(Exception):  # told where it is used
+        with contextlib.suppress(Exception):  # reported where it is used
             filter_loader.get("model_catalog").j2_function([], builtin=True)
         for name in ("set_fact", "debug", "fail", "normal"):
             action_loader.get(f"ansible.builtin.{name}", class_only=True)
@@ -72,23 +72,23 @@ class CallbackModule(CallbackBase):  # type: ignore[misc]  # ansible-core has no
         become_loader.get("sudo", class_only=True)
 
     def v2_playbook_on_play_start(self, play: Any) -> None:
-        """Load what reaches the hosts: a fork would read its documentation, which is YAML, for every task again."""
+        """Load the code that is sent to hosts. A fork would parse its documentation, which is YAML, for every task."""
         for name in self.connections(play) - self.loaded:
             self.loaded.add(name)
-            with contextlib.suppress(Exception):  # said where it is used
+            with contextlib.suppress(Exception):  # reported where it is used
                 connection_loader.get(name, class_only=True)
         self.keep_variables(play)
         self.tell_unread(play)
 
     def keep_variables(self, play: Any) -> None:
-        """Read the play's files of variables once: they would be parsed again for every task of every host."""
+        """Read the variable files of the play once, instead of for every task of every host."""
         for name in play.get_vars_files():
-            with contextlib.suppress(Exception):  # said where it is used
+            with contextlib.suppress(Exception):  # reported where it is used
                 found = play.get_loader().path_dwim_relative_stack(play.get_search_path(), "vars", name)
                 play.get_loader().load_from_file(found, cache="all", unsafe=True, trusted_as_template=True)
 
     def tell_unread(self, play: Any) -> None:
-        """Say where a host's file of variables cannot be parsed: the error that ends the run then names no file."""
+        """Report which variable file of a host cannot be parsed, because Ansible's error does not name the file."""
         variables = play.get_variable_manager()
         for host in variables._inventory.get_hosts(play.hosts):
             if host.name in self.read:
@@ -97,16 +97,16 @@ class CallbackModule(CallbackBase):  # type: ignore[misc]  # ansible-core has no
             try:
                 variables.get_vars(play=play, host=host, include_hostvars=False)
             except AnsibleParserError as problem:
-                # The place alone: the lines around it, or what could not be read, may hold secrets.
+                # Only the position: the lines around it, or the unreadable text, may contain secrets.
                 place: Any = getattr(problem.__context__, "obj", None)
                 if path := getattr(place, "path", None):
                     self._display.warning(f"{path}:{place.line_num}: {problem}")
                 return
-            except Exception:  # said where it is used
+            except Exception:  # reported where it is used
                 return
 
     def connections(self, play: Any) -> set[str]:
-        """Return how the first host of a play is reached, which is how most of the others are."""
+        """Return the connection of the first host of a play, which most of the other hosts also use."""
         with contextlib.suppress(Exception):
             variables = play.get_variable_manager()
             first = variables._inventory.get_hosts(play.hosts)[:1]
@@ -115,17 +115,17 @@ class CallbackModule(CallbackBase):  # type: ignore[misc]  # ansible-core has no
         return set()
 
     def v2_runner_on_failed(self, result: Any, ignore_errors: bool = False) -> None:
-        """Keep whether a host's last failure was a refusal."""
+        """Record whether a host's last failure was a refusal."""
         if not ignore_errors:
             said = result.result.get("msg")
             first = said[0] if isinstance(said, list) and said else said
             self.refused[result.host.get_name()] = str(first).startswith(NOTHING)
 
     def v2_playbook_on_stats(self, stats: Any) -> None:
-        """End the run with the status of a refusal where it was nothing else.
+        """End the run with the status of a refusal if nothing else failed.
 
         Raises:
-            SystemExit: ansible-playbook then ends with this status in place of its own.
+            SystemExit: ansible-playbook then exits with this status.
         """
         failed = [name for name in stats.processed if stats.failures.get(name)]
         lost = any(stats.dark.values())

@@ -1,4 +1,4 @@
-"""What a person sees of a run: its stages. With -v and more it is Ansible's own output."""
+"""Shows a run as its stages. With -v and more it shows Ansible's own output."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from ansible import constants, context
 from ansible.plugins.callback.default import CallbackModule as Default
 from ansible.release import __version__
 
-# Works from every playbook, molecule, ansible-runner and AWX, with nothing installed.
+# Works from every playbook, molecule, ansible-runner and AWX, without installation.
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "lib"))
 
 from gaudi_serve.show.live_row import LiveRow, can_reserve
@@ -32,16 +32,16 @@ name: gaudi_serve_stages
 type: stdout
 short_description: Shows a run as its stages
 description:
-  - One line a host and stage that changed something, with what and how long; a live line for what takes longer than
-    ten seconds; messages and errors whole; nothing for what had nothing to do.
-  - With C(-v) and more it behaves as Ansible's own, which E(ANSIBLE_STDOUT_CALLBACK=default) brings too.
+  - Shows one line for each host and stage with changes, with the changes and the duration, a live line for tasks that
+    run longer than ten seconds, and complete messages and errors. Shows nothing for stages without changes.
+  - With C(-v) and more it shows Ansible's own output, as E(ANSIBLE_STDOUT_CALLBACK=default) does.
 extends_documentation_fragment:
   - default_callback
   - result_format_callback
 """
 
 TICK_S = 1.0
-# From ansible-core 2.21 on, the task of a result is a copy with its templates rendered; before, task_fields had these.
+# From ansible-core 2.21 on, the task of a result is a copy with rendered templates; before, task_fields had these.
 RENDERED_TASKS = tuple(map(int, __version__.split(".")[:2])) >= (2, 21)
 COLOURS = {
     "changed": constants.COLOR_CHANGED,
@@ -50,12 +50,12 @@ COLOURS = {
     "unreachable": constants.COLOR_UNREACHABLE,
     "waiting": constants.COLOR_SKIP,
 }
-# Who waits for a person must not be written over.
+# A prompt must not be overwritten.
 ASKS = ("pause",)
 
 
 def staged(method: Callable[..., list[Line] | None]) -> Callable[..., None]:
-    """Show an event in the project's way; in Ansible's where more is asked for, or where this way fails."""
+    """Show an event in the project's format; in Ansible's with -v, or if this format fails."""
     name = method.__name__
 
     @functools.wraps(method)
@@ -69,7 +69,7 @@ def staged(method: Callable[..., list[Line] | None]) -> Callable[..., None]:
                 self.show(method(self, *args, **kwargs) or [])
                 self.redraw()
             except Exception as problem:
-                # Nothing that happened may be lost by a mistake of this file.
+                # A bug in this file must not hide an event.
                 self._display.warning(f"{self.CALLBACK_NAME}: {name}: {problem!r}; this is Ansible's own output")
                 getattr(super(CallbackModule, self), name)(*args, **kwargs)
 
@@ -85,7 +85,7 @@ class CallbackModule(Default):  # type: ignore[misc]  # ansible-core has no type
 
     def __init__(self) -> None:
         super().__init__()
-        # Also of the thread that shows what takes long, and of the one in which results of items arrive.
+        # Also used by the thread of the live line, and by the thread that receives results of items.
         self.lock = threading.RLock()
         self.process = os.getpid()
         self.output = StageOutput()
@@ -96,14 +96,14 @@ class CallbackModule(Default):  # type: ignore[misc]  # ansible-core has no type
 
     @property
     def verbose(self) -> bool:
-        """Tell whether more is asked for than stages."""
+        """Return whether the user asked for more than stages."""
         return bool(self._display.verbosity > 0)
 
     # ---- the screen
 
     def begin(self) -> None:
-        """Begin to watch what takes long."""
-        # ansible-runner takes what is written for events, of whichever callback it was made.
+        """Start the thread of the live line."""
+        # ansible-runner reads the output as events, whichever callback wrote it.
         read = "AWX_ISOLATED_DATA_DIR" in os.environ or context.CLIARGS.get("step")
         self.row = LiveRow(sys.stdout) if not read and can_reserve(sys.stdout) else None
         self.reports = Reports.opened()
@@ -113,16 +113,16 @@ class CallbackModule(Default):  # type: ignore[misc]  # ansible-core has no type
 
     @staticmethod
     def width() -> int:
-        """Return the terminal's width in characters; 80 where it does not say."""
+        """Return the terminal's width in characters; 80 if it is unknown."""
         return shutil.get_terminal_size().columns
 
     @property
     def live(self) -> bool:
-        """Tell whether the terminal has a row for what takes long."""
+        """Return whether the terminal has a row for the live line."""
         return bool(self.row and self.row.columns)
 
     def take_reports(self) -> None:
-        """Take what running tasks report of their progress; without a live line it is shown as it is."""
+        """Accept progress reports of running tasks. Without a live line they are shown as they are."""
         for text in self.reports.received() if self.reports else ():
             if not (self.output.progress(text, time.monotonic()) and self.live):
                 self._display.display(text)
@@ -140,27 +140,27 @@ class CallbackModule(Default):  # type: ignore[misc]  # ansible-core has no type
 
     @staticmethod
     def flush() -> None:
-        """Let what is written be seen at once, also in a pipe."""
+        """Flush the output, so that it is visible at once, also in a pipe."""
         with contextlib.suppress(OSError, ValueError):
             sys.stdout.flush()
 
     def redraw(self) -> None:
-        """Show on the live line what takes long just now; nothing where a person is asked something."""
+        """Show long tasks on the live line; nothing while a prompt waits."""
         if self.row and not self.ended.is_set():
             self.row.draw("" if self.asks() else self.output.live(time.monotonic(), self.row.columns))
 
     def asks(self) -> bool:
-        """Tell whether a running task waits for a person."""
+        """Return whether a running task waits for a user."""
         return any(run.task.module in ASKS for run in self.output.running.values())
 
     def release(self) -> None:
-        """Show nothing more of what takes long."""
+        """Remove the live line."""
         self.ended.set()
         if self.row:
             self.row.release()
 
     def watch(self) -> None:
-        """Show what takes long, until the run ends."""
+        """Update the live line until the run ends."""
         while not self.ended.wait(TICK_S):
             with self.lock, contextlib.suppress(Exception):
                 if self.ended.is_set():
@@ -172,7 +172,7 @@ class CallbackModule(Default):  # type: ignore[misc]  # ansible-core has no type
                     self.show(self.output.slow(time.monotonic()))
 
     def end(self) -> None:
-        """Leave nothing unsaid where the run is broken off."""
+        """Show everything that is pending if the run is interrupted."""
         if os.getpid() == self.process and not self.ended.is_set():
             with self.lock, contextlib.suppress(Exception):
                 self.release()
@@ -182,17 +182,17 @@ class CallbackModule(Default):  # type: ignore[misc]  # ansible-core has no type
 
     @staged
     def v2_playbook_on_start(self, playbook: Any) -> None:
-        """Begin the run."""
+        """Start the run."""
         self.begin()
 
     @staged
     def v2_playbook_on_vars_prompt(self, *args: Any, **kwargs: Any) -> list[Line]:
-        """Say what there is to say before a question."""
+        """Show everything that is pending before a prompt."""
         return self.output.end_play()
 
     @staged
     def v2_playbook_on_play_start(self, play: Any) -> list[Line]:
-        """End the play before, and begin this."""
+        """End the previous play, and start this one."""
         self._play = play
         hosts: tuple[str, ...] = ()
         with contextlib.suppress(Exception):
@@ -203,62 +203,62 @@ class CallbackModule(Default):  # type: ignore[misc]  # ansible-core has no type
 
     @staged
     def v2_playbook_on_task_start(self, task: Any, is_conditional: bool) -> list[Line]:
-        """Say what the task before has said."""
+        """Show the output of the previous task."""
         return self.output.task(task_of(task))
 
     @staged
     def v2_playbook_on_handler_task_start(self, task: Any) -> list[Line]:
-        """Say what the task before has said."""
+        """Show the output of the previous task."""
         return self.output.task(task_of(task))
 
     @staged
     def v2_runner_on_start(self, host: Any, task: Any) -> None:
-        """Note that a host works."""
+        """Record that a host works."""
         self.output.started(host.get_name(), task_of(task), time.monotonic())
 
     @staged
     def v2_runner_on_ok(self, result: Any) -> list[Line]:
-        """Note what was changed."""
+        """Record a change."""
         return [*self.warned(result), *self.output.ok(self.outcome(result), time.monotonic())]
 
     @staged
     def v2_runner_item_on_ok(self, result: Any) -> list[Line]:
-        """Note what was changed."""
+        """Record a change."""
         self._handle_warnings(result.result)
         return self.output.item(self.outcome(result, item=True))
 
     @staged
     def v2_runner_on_skipped(self, result: Any) -> None:
-        """Note that a host had nothing to do."""
+        """Record that a host had nothing to do."""
         self.output.skipped(self.outcome(result), time.monotonic())
 
     @staged
     def v2_runner_item_on_skipped(self, result: Any) -> None:
-        """Nothing is said of it."""
+        """Show nothing."""
 
     @staged
     def v2_runner_on_failed(self, result: Any, ignore_errors: bool = False) -> list[Line]:
-        """Say what failed and why, but where the playbook deals with it itself."""
+        """Show what failed and why, unless the playbook handles it itself."""
         self._handle_warnings(result.result)
         told = {**dealt_with(result.task, ignore_errors), **told_by(result)}
         return self.output.failure(self.outcome(result), time.monotonic(), **told)
 
     @staged
     def v2_runner_item_on_failed(self, result: Any) -> list[Line]:
-        """Say which item failed and why."""
+        """Show which item failed and why."""
         self._handle_warnings(result.result)
         told = {**dealt_with(result.task, bool(field(result, "ignore_errors"))), **told_by(result)}
         return self.output.item_failure(self.outcome(result, item=True), **told)
 
     @staged
     def v2_runner_on_unreachable(self, result: Any) -> list[Line]:
-        """Say which host cannot be reached."""
+        """Show which host is unreachable."""
         self._handle_warnings(result.result)
         return self.output.unreachable(self.outcome(result), time.monotonic(), bool(result.task.ignore_unreachable))
 
     @staged
     def v2_on_file_diff(self, result: Any) -> None:
-        """Show differences of files as Ansible does, below a line of our own."""
+        """Show differences of files as Ansible does, below a line of this callback."""
         self.diff_host = result.host.get_name()
         self._last_task_banner = None
         super().v2_on_file_diff(result)
@@ -273,36 +273,36 @@ class CallbackModule(Default):  # type: ignore[misc]  # ansible-core has no type
 
     @staged
     def v2_runner_retry(self, result: Any) -> None:
-        """Nothing is said of it: the live line shows that it lasts."""
+        """Show nothing: the live line shows that the task runs."""
 
     @staged
     def v2_runner_on_async_poll(self, result: Any) -> None:
-        """Nothing is said of it: the live line shows that it lasts."""
+        """Show nothing: the live line shows that the task runs."""
 
     @staged
     def v2_runner_on_async_ok(self, result: Any) -> None:
-        """Nothing is said of it: the task's own end does."""
+        """Show nothing: the end of the task does."""
 
     @staged
     def v2_runner_on_async_failed(self, result: Any) -> None:
-        """Nothing is said of it: the task's own end does."""
+        """Show nothing: the end of the task does."""
 
     @staged
     def v2_playbook_on_include(self, included_file: Any) -> None:
-        """Nothing is said of it."""
+        """Show nothing."""
 
     @staged
     def v2_playbook_on_notify(self, handler: Any, host: Any) -> None:
-        """Nothing is said of it."""
+        """Show nothing."""
 
     @staged
     def v2_playbook_on_no_hosts_matched(self) -> None:
-        """Keep that a play is about nobody."""
+        """Record that a play has no hosts."""
         self.output.nobody = True
 
     @staged
     def v2_playbook_on_no_hosts_remaining(self) -> list[Line]:
-        """Say what there is to say; why hosts have dropped out stands above."""
+        """Show everything that is pending. The reasons of hosts that dropped out are above."""
         return self.output.flush()
 
     @staged
@@ -317,7 +317,7 @@ class CallbackModule(Default):  # type: ignore[misc]  # ansible-core has no type
         return lines
 
     def warned(self, result: Any) -> list[Line]:
-        """Show warnings; those that begin with their host as messages are, so that several hosts share a line."""
+        """Show warnings; those that begin with their host as messages, so that several hosts share a line."""
         host = result.host.get_name()
         texts = [str(text) for text in result.result.get("warnings") or []]
         if texts and all(text.startswith(f"{host}: ") for text in texts):
@@ -329,10 +329,10 @@ class CallbackModule(Default):  # type: ignore[misc]  # ansible-core has no type
     # ---- translation
 
     def outcome(self, result: Any, item: bool = False) -> Outcome:
-        """Return a result of Ansible as the pure part takes it; without what is secret."""
+        """Return a result of Ansible for StageOutput, without secrets."""
         found = result.result
         hidden = bool(found.get("_ansible_no_log") or "censored" in found)
-        # Of strategy free, only the result has a name whose variables are filled in.
+        # With strategy free, only the result has a task name with rendered variables.
         task = dataclasses.replace(task_of(result.task), here=str(field(result, "name") or ""))
         if task.module == "debug" and "msg" not in found and not hidden:
             found = {"msg": self._debug_text(found, result.task.action)}
@@ -349,19 +349,19 @@ class CallbackModule(Default):  # type: ignore[misc]  # ansible-core has no type
         )
 
     def _debug_text(self, found: Any, action: str) -> str:
-        """Return what a debug of a variable shows."""
+        """Return the output of a debug of a variable."""
         self._clean_results(found, action)
         return textwrap.dedent(str(self._dump_results(found))).strip("\n")
 
 
 def field(result: Any, name: str) -> Any:
-    """Return a field of the task that a result is of, with its templates rendered."""
+    """Return a field of a result's task, with rendered templates."""
     return getattr(result.task, name) if RENDERED_TASKS else result.task_fields.get(name)
 
 
 @functools.lru_cache(maxsize=64)
 def task_of(task: Any) -> Task:
-    """Return a task of Ansible as the pure part takes it."""
+    """Return a task of Ansible for StageOutput."""
     path = str(task.get_path() or "")
     with contextlib.suppress(ValueError):
         path = os.path.relpath(path) if path and not os.path.relpath(path).startswith("..") else path
@@ -369,7 +369,7 @@ def task_of(task: Any) -> Task:
 
 
 def told_by(result: Any) -> dict[str, Any]:
-    """Return what the error of a result says of its remedy, and where it came from if that is kept."""
+    """Return the remedy of a result's error, and its origin if that is available."""
     summary = getattr(result, "exception", None)
     event = getattr(summary, "event", None)
     remedy = list(dict.fromkeys(text for each in chained(event) if (text := getattr(each, "help_text", None))))
@@ -381,19 +381,19 @@ def told_by(result: Any) -> dict[str, Any]:
 
 
 def chained(event: Any) -> Iterator[Any]:
-    """Give an event, then its causes."""
+    """Yield an event, then its causes."""
     while event is not None:
         yield event
         event = getattr(getattr(event, "chain", None), "event", None)
 
 
 def dealt_with(task: Any, ignored: bool) -> dict[str, Any]:
-    """Tell how the playbook deals with a failure: by a rescue, whose own failures are told with what was before."""
+    """Return how the playbook handles a failure: by a rescue, whose own failures are shown with the first one."""
     rescued = rescuing = False
     child, parent = task, task._parent
     while parent is not None and not rescued:
         if rescue := getattr(parent, "rescue", None):
-            # An import leaves no trace in its block: what is in none of the other two parts is in the first.
+            # An import leaves no trace in its block: an entry that is not in the other two parts is in the first.
             mine = {task._uuid, child._uuid}
             within = bool(mine & set(uuids(rescue)))
             rescuing = rescuing or within
@@ -403,7 +403,7 @@ def dealt_with(task: Any, ignored: bool) -> dict[str, Any]:
 
 
 def uuids(parts: Sequence[Any]) -> Iterator[str]:
-    """Give the names of tasks and blocks, and of all within them."""
+    """Yield the names of tasks and blocks, and of everything within them."""
     for part in parts:
         yield part._uuid
         for section in ("block", "rescue", "always"):

@@ -1,4 +1,4 @@
-"""The project's filters; every one is a pure function of lib/gaudi_serve."""
+"""The project's filters. Each is a pure function of lib/gaudi_serve."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 from jinja2 import pass_context
 
-# Works from every playbook, molecule, ansible-runner and AWX, with nothing installed.
+# Works from every playbook, molecule, ansible-runner and AWX, without installation.
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "lib"))
 
 from gaudi_serve.awx.settings import awx_default, awx_models, awx_nothing_left, awx_refusal, awx_report, awx_settings
@@ -165,8 +165,8 @@ FILTERS: tuple[Callable[..., Any], ...] = (
 )
 
 
-# Those whose first argument are the variables of the task that they are in: unlike a host's hostvars, these may refer
-# to hostvars themselves.
+# Filters whose first argument is the variables of their task. Unlike a host's hostvars, these may refer to hostvars
+# themselves.
 OF_TASK = (inventory_refusal,)
 OF_HOSTS = (benchmark_plan, fleet_entries, fleet_gateways, fleet_keys, fleet_monitors, fleet_watched, vllm_fleet_plan)
 
@@ -192,7 +192,7 @@ class OfTask(Mapping[str, Any]):
 
 
 def of_task(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Give a filter the variables of its task in place of what is piped into it."""
+    """Pass a filter the variables of its task instead of its input."""
 
     @pass_context
     def call(context: Any, _: Any, *args: Any) -> Any:
@@ -202,7 +202,7 @@ def of_task(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 class Hosts(Mapping[str, Any]):
-    """``hostvars`` of hosts whose variables may refer to hostvars too, as those of a task may."""
+    """``hostvars`` of hosts whose variables may also refer to hostvars, like those of a task."""
 
     def __init__(self, hostvars: Any) -> None:
         self._hostvars = hostvars
@@ -224,12 +224,12 @@ class Hosts(Mapping[str, Any]):
 
 
 def of_hosts(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Give a filter hosts whose variables may refer to others."""
+    """Pass a filter hosts whose variables may refer to others."""
     return lambda hostvars, *args: function(Hosts(hostvars), *args)
 
 
 class FilterModule:
-    """Names under which templates find the functions."""
+    """The names of the filters for templates."""
 
     def filters(self) -> dict[str, Callable[..., Any]]:
         """Return the filters by name."""

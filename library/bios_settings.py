@@ -8,20 +8,20 @@ DOCUMENTATION = r"""
 module: bios_settings
 short_description: Reads and sets BIOS settings through the Redfish service of a BMC
 description:
-  - Runs on the control node, within its action plugin, which takes the BMC from the variables of role bios; with
-    C(bios_bmc_via=host) on the host itself.
+  - Runs on the control node, in its action plugin, which reads the BMC from the variables of role bios. With
+    C(bios_bmc_via=host) it runs on the host.
   - Opens one session, sends one request at a time, and closes the session.
   - In check mode nothing is sent for I(state=staged) and I(state=settled).
 options:
   state:
     description:
-      - C(read) returns what the BMC knows. C(staged) sends settings, which the next reset takes over. C(settled) waits
-        after a reset until the BIOS has taken them over.
+      - C(read) returns the state of the BMC. C(staged) sends settings, which the BMC applies at the next reset.
+        C(settled) waits after a reset until the BIOS has applied them.
     type: str
     choices: [read, staged, settled]
     default: read
   bmc:
-    description: Where the BMC is. The action plugin adds it.
+    description: Address and login of the BMC. The action plugin adds them.
     type: dict
     required: true
     suboptions:
@@ -34,19 +34,19 @@ options:
         type: str
         required: true
       password:
-        description: Password of that user.
+        description: Password of the user.
         type: str
         required: true
       ca:
-        description: Certificates of authorities, as PEM text; empty takes the system's.
+        description: Certificates of authorities, as PEM text. Empty uses those of the system.
         type: str
         default: ""
       fingerprint:
-        description: SHA-256 fingerprint of the BMC's own certificate, in place of authorities.
+        description: SHA-256 fingerprint of the BMC's certificate. It replaces C(ca).
         type: str
         default: ""
       wait_s:
-        description: Seconds in which a BMC that starts must answer.
+        description: Seconds in which a starting BMC must answer.
         type: float
         default: 60
       pause_s:
@@ -58,7 +58,7 @@ options:
     type: dict
     default: {}
   before:
-    description: Current values of these attributes, for the difference that is shown.
+    description: Current values of these attributes, for the diff.
     type: dict
     default: {}
   job:

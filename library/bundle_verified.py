@@ -8,23 +8,23 @@ DOCUMENTATION = r"""
 module: bundle_verified
 short_description: Checks the signature of a bundle and every file of it
 description:
-  - Fails with each file that is missing, that is another one, or that nobody has signed.
-  - A bundle that was checked is not read again until one of its files has another size or time.
+  - Fails with each file that is missing, differs, or is not signed.
+  - A verified bundle is read again only when the size or time of one of its files has changed.
 options:
   bundle:
     description: Folder of the bundle, an absolute path.
     type: str
     required: true
   fingerprint:
-    description: Of the key that must have signed it.
+    description: Fingerprint of the key that must have signed the bundle.
     type: str
     required: true
   record:
-    description: File that keeps which bundle was checked.
+    description: File that records the verified bundle.
     type: path
     required: true
   system:
-    description: Package repository that it must have, such as C(debian-12-amd64); empty for none.
+    description: Package repository that the bundle must contain, such as C(debian-12-amd64). Empty requires none.
     type: str
     default: ''
 author:
@@ -41,7 +41,7 @@ EXAMPLES = r"""
 
 RETURN = r"""
 read:
-  description: Whether its files were read, or known from the last time.
+  description: Whether the files were read. False if the last verification is still valid.
   returned: always
   type: bool
 """
@@ -61,7 +61,7 @@ MOST = 20  # problems that a message names
 
 
 def state_of(folder: Path, fingerprint: str) -> str:
-    """Return a digest of who signed and of the name, size and time of every file; another one wants another look."""
+    """Return a digest of the signer and of the name, size and time of every file. A new digest needs a new check."""
     found = hashlib.sha256(fingerprint.encode())
     for place, folders, files in os.walk(folder):
         folders.sort()

@@ -1,44 +1,44 @@
 #!/usr/bin/python
-"""Ansible module: keeps a gateway from asking the servers of a host, or lets it ask them again."""
+"""Ansible module: drains the servers of a host at a gateway, or returns them to service."""
 
 from __future__ import annotations
 
 DOCUMENTATION = r"""
 ---
 module: gateway_servers
-short_description: Drains the servers of a host at a gateway, makes them ready, or gives them less
+short_description: Drains the servers of a host at a gateway, returns them to service, or sets their weight
 description:
-  - Through HAProxy's runtime socket, without a reload. A drained server ends what it has begun and gets nothing new.
-  - What was said outlives a reload, and a restart of HAProxy.
+  - Uses HAProxy's runtime socket, without a reload. A drained server completes its requests and gets no new ones.
+  - The state survives a reload and a restart of HAProxy.
 options:
   host:
-    description: Host of the inventory whose servers are meant.
+    description: Inventory name of the host whose servers change.
     type: str
     required: true
   state:
-    description: C(drain) or C(ready); what is left out stays.
+    description: C(drain) or C(ready). Without it the state does not change.
     type: str
     choices: [drain, ready]
   weight:
-    description: The part of their share that the servers get, in percent; what is left out stays.
+    description: Weight of the servers, in percent of their normal share. Without it the weight does not change.
     type: int
   timeout:
     description:
-      - With C(ready), seconds in which all of them must be found up. With C(drain), seconds in which the requests must
-        end that the gateway has given them, uploads among them. 0 does not wait.
+      - With C(ready), seconds in which all servers must be up. With C(drain), seconds in which their requests must end,
+        including uploads. 0 does not wait.
     type: int
     default: 0
   strict:
     description:
-      - Whether a host is refused of which the gateway serves nothing, and where no gateway runs yet. A rollout brings
-        such hosts too.
+      - Whether to fail if the gateway has no server of the host, or if no gateway runs yet. A rollout also adds such
+        hosts.
     type: bool
     default: true
   reboot:
     description:
-      - With C(drain), drains for a reboot of the host, and records that, so that a later run returns the host to
-        service where this one is cut off.
-      - With C(ready), returns to service what was drained for a reboot, and nothing that somebody else has drained.
+      - With C(drain), drains for a reboot of the host, and records it, so that a later run returns the host to service
+        if this run is interrupted.
+      - With C(ready), returns only servers to service that were drained for a reboot.
     type: bool
     default: false
 author:
@@ -46,7 +46,7 @@ author:
 """
 
 EXAMPLES = r"""
-- name: Keep requests away
+- name: Drain the host
   gateway_servers:
     host: gaudi01
     state: drain
@@ -91,7 +91,7 @@ def main() -> None:
         module.fail_json(msg=f"weight: {weight} is not a percentage from 0 to 100")
     found = []
     if not module.params["strict"] and not current():
-        # Its first run has not come to it: nothing reaches the host through it.
+        # The gateway has not been set up yet, so no request reaches the host through it.
         module.exit_json(changed=False, servers=[])
     try:
         if module.params["strict"]:

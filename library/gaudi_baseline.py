@@ -1,5 +1,5 @@
 #!/usr/bin/python
-"""Ansible module: saves the baseline of a host, what it had before a role's first change, for a reset."""
+"""Ansible module: saves the baseline of a host, its state before a role's first change, for a reset."""
 
 from __future__ import annotations
 
@@ -8,29 +8,29 @@ DOCUMENTATION = r"""
 module: gaudi_baseline
 short_description: Saves what a host had before a role's first change
 description:
-  - Writes C(/var/lib/gaudi-serve/found/<role>.json), of mode 0600. Values are written once and never again;
-    what is installed later is added.
-  - On a host that was changed before there were such records, it notes that the original values are not known.
+  - Writes C(/var/lib/gaudi-serve/found/<role>.json) with mode 0600. Values are written once and never overwritten;
+    items that are installed later are added.
+  - On a host that an older version of the toolkit has changed, it records that the original values are unknown.
 options:
   role:
-    description: Whose record.
+    description: Role of the record.
     type: str
     required: true
   values:
-    description: What is there before the first change. C(found) is its name of before, for one release.
+    description: Values before the first change. C(found) is the old name of this option, for one release.
     type: dict
     aliases: [found]
   packages:
-    description: Save the names of all installed packages too.
+    description: Whether to save the names of all installed packages too.
     type: bool
     default: false
   paths:
-    description: Paths by kind; those that are not there are noted as the role's.
+    description: Paths by kind. Paths that do not exist are recorded as created by the role.
     type: dict
     default: {}
   installed:
-    description: >-
-      By kind, what the role installs, and what is known of each. C(brought) is its name of before, for one release.
+    description: Items that the role installs, by kind, with their details. C(brought) is the old name of this option,
+      for one release.
     type: dict
     default: {}
     aliases: [brought]
@@ -73,11 +73,11 @@ def main() -> None:
     given = module.params
     for old, new in (("found", "values"), ("brought", "installed")):
         if given.get(old) is not None:
-            module.deprecate(f"option {old} of gaudi_baseline is {new} now; the next release knows {new} alone")
+            module.deprecate(f"option {old} of gaudi_baseline is now {new}; the next release accepts only {new}")
     path = RECORDS / f"{given['role']}.json"
     names = {"packages": given["packages"], "paths": given["paths"], "brought": given["installed"]}
     try:
-        # A check makes no folder, and writes nothing that could be lost.
+        # A check creates no folder, and writes nothing.
         with contextlib.nullcontext() if module.check_mode else alone():
             text = keep(given["role"], given["values"], **names)
             if text is not None and not module.check_mode:

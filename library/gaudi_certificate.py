@@ -1,25 +1,25 @@
 #!/usr/bin/python
-"""Ansible module: a key with a certificate that it signs itself, by which a host proves who it is."""
+"""Ansible module: creates a self-signed certificate with its key, with which a host authenticates."""
 
 from __future__ import annotations
 
 DOCUMENTATION = r"""
 ---
 module: gaudi_certificate
-short_description: Makes a key and its certificate where there is none, or where it is for another name or near its end
+short_description: Creates a key and its certificate if they are missing, have another name, or expire soon
 description:
-  - Key and certificate are in one file, which HAProxy and Prometheus read as it is. The key never leaves the host.
+  - Key and certificate are in one file, which HAProxy and Prometheus can read. The key never leaves the host.
 options:
   path:
-    description: The file; its folder is made where it is missing.
+    description: Path of the file. Its folder is created if it is missing.
     type: path
     required: true
   name:
-    description: Address or name of the host, for which the certificate is.
+    description: Address or name of the host in the certificate.
     type: str
     required: true
   group:
-    description: Group that may read the file; of a group that is not there, root alone reads it.
+    description: Group that may read the file. If the group does not exist, only root can read it.
     type: str
     default: root
 author:
@@ -27,7 +27,7 @@ author:
 """
 
 EXAMPLES = r"""
-- name: Let the host prove who it is
+- name: Create the certificate of the host
   gaudi_certificate:
     path: /etc/gaudi-monitoring/host.pem
     name: 10.0.0.5
@@ -35,7 +35,7 @@ EXAMPLES = r"""
 
 RETURN = r"""
 why:
-  description: Why it was made again; empty where it was good.
+  description: Why the certificate was created; empty if it was valid.
   returned: always
   type: str
 """
@@ -50,7 +50,7 @@ from ansible.module_utils.gaudi_serve.host import certificate
 
 
 def group_of(name: str) -> int:
-    """Return the number of a group; root's where there is no such group."""
+    """Return the number of a group, or root's if the group does not exist."""
     try:
         return grp.getgrnam(name).gr_gid
     except KeyError:

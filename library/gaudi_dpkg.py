@@ -1,18 +1,18 @@
 #!/usr/bin/python
-"""Ansible module: finishes what dpkg was cut off in."""
+"""Ansible module: repairs an interrupted dpkg run."""
 
 from __future__ import annotations
 
 DOCUMENTATION = r"""
 ---
 module: gaudi_dpkg
-short_description: Waits for other package runs, and finishes what dpkg was cut off in
+short_description: Waits for other package runs, and repairs an interrupted dpkg run
 description:
-  - After a power cut or a killed installation, apt refuses every further one until dpkg has been told to finish.
-  - A package whose files are half there, which apt takes for installed, is installed again; where it was being
-    removed, the rest goes.
-  - An installation whose connection broke goes on alone; it is waited for, since dpkg itself does not wait.
-  - Configuration files that an owner has changed stay as they are.
+  - After a power failure or a killed installation, apt refuses to install packages until dpkg is configured again.
+  - Installs a package again whose files are incomplete although apt lists it as installed. Completes interrupted
+    removals.
+  - Waits for an installation that goes on after a lost connection, because dpkg itself does not wait.
+  - Does not change configuration files that an owner has modified.
 options:
   timeout:
     description: Longest time to wait for another package run, in seconds.
@@ -23,13 +23,13 @@ author:
 """
 
 EXAMPLES = r"""
-- name: Finish what dpkg was cut off in
+- name: Repair an interrupted dpkg run
   gaudi_dpkg:
 """
 
 RETURN = r"""
 interrupted:
-  description: Which packages were not wholly installed, and where dpkg had stopped; empty where nothing was to be done.
+  description: The incomplete packages, and where dpkg had stopped; empty if nothing was to repair.
   returned: always
   type: str
 """
@@ -49,7 +49,7 @@ KEEP = ("--force-confdef", "--force-confold")
 
 
 def locked(handle: IO[str], timeout: float) -> bool:
-    """Take the lock that apt and its like hold for a whole run; tell whether it was had in time (seconds)."""
+    """Take the lock that apt holds for a run. Return whether it was free within the time (seconds)."""
     deadline = time.monotonic() + timeout
     while True:
         try:
@@ -63,8 +63,8 @@ def locked(handle: IO[str], timeout: float) -> bool:
 
 
 def command(module: AnsibleModule, argv: list[str], found: str, must: bool = True) -> None:
-    """Run a command that asks nothing; fail with the last it said, unless what comes after may mend it."""
-    # As apt does it: while the lock is this module's, dpkg must not ask for it.
+    """Run a command without prompts. Fail with its last output, unless a later step may repair it."""
+    # Like apt: this module has the lock, so dpkg must not take it.
     more = {"DEBIAN_FRONTEND": "noninteractive", "LC_ALL": "C"}
     more |= {"DPKG_FRONTEND_LOCKED": "true"} if argv[0] == "dpkg" else {}
     environment = {**os.environ, **more}
@@ -75,16 +75,16 @@ def command(module: AnsibleModule, argv: list[str], found: str, must: bool = Tru
 
 
 def finish(module: AnsibleModule, found: str) -> list[str]:
-    """Finish what dpkg can alone, and return what has to be installed again: its archive is apt's to find."""
+    """Configure packages with dpkg, and return the packages that apt must install again."""
     torn = [package for package in packages() if package.torn]
-    # Where a removal was cut off, the rest goes too.
+    # Complete interrupted removals too.
     going = [package for package in torn if package.want in ("deinstall", "purge")]
     for package in going:
         action = "--purge" if package.want == "purge" else "--remove"
         command(module, ["dpkg", "--force-remove-reinstreq", action, package.unique], found)
     again = [package for package in torn if package not in going]
     command(module, ["dpkg", *KEEP, "--configure", "--pending"], found, must=not again)
-    # The very version where a repository has it, so that what is held stays held.
+    # Install the same version if a repository has it, so that held packages stay held.
     return [
         f"{package.unique}={package.version}" if package.version in versions(package.unique) else package.unique
         for package in again
@@ -112,7 +112,7 @@ def main() -> None:
         )
     left = interrupted_dpkg() if found else ""
     if left:
-        module.fail_json(msg=f"dpkg and apt have not finished: {left}", interrupted=left)
+        module.fail_json(msg=f"dpkg and apt could not repair these packages: {left}", interrupted=left)
     module.exit_json(changed=bool(found), interrupted=found)
 
 

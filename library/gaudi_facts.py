@@ -1,5 +1,5 @@
 #!/usr/bin/python
-"""Ansible module: everything the toolkit needs to know of a host, read in one call."""
+"""Ansible module: reads all facts of a host that the toolkit needs, in one call."""
 
 from __future__ import annotations
 
@@ -8,43 +8,44 @@ DOCUMENTATION = r"""
 module: gaudi_facts
 short_description: Reads the live state of a host that serves models
 description:
-  - Reads files, the kernel, packages, the Docker engine, Gaudi cards, units, containers and weights.
-  - Changes nothing, needs nothing but python3 on the host, and works in check mode.
-  - Every subset becomes one fact, so that a role that is used alone reads its own subset only.
+  - Reads files, the kernel, packages, Docker, accelerator cards, units, containers and weights.
+  - Changes nothing, needs only python3 on the host, and works in check mode.
+  - Every subset becomes one fact, so that a single role reads only its own subset.
 options:
   gather:
     description:
-      - Subsets to read. C(host) needs the cards, the services and the weights together; C(driver) is left out
-        where C(system) is read too and shows no Gaudi cards; C(apt) makes C(left) ask apt too; C(haproxy) is that of a
-        gateway; C(metrics) what monitoring has.
+      - Subsets to read. C(host) reads the cards, the services and the weights together. C(driver) is omitted if
+        C(system) is also read and shows no Gaudi cards. C(apt) makes C(left) also query apt. C(haproxy) is the state of
+        a gateway, and C(metrics) that of monitoring.
     type: list
     elements: str
     choices: [system, tuning, runtime, services, hccl, host, driver, network, qualification, bios, mirror,
         weights_store, haproxy, metrics, left, apt]
     default: [system, tuning, runtime, services, hccl, host, driver, network, qualification, bios, mirror]
   weights:
-    description: Folders of models whose config.json and size (bytes of safetensors files), or record, are wanted.
+    description: Folders of models whose config.json and size (bytes of safetensors files), or record, are returned.
     type: list
     elements: path
     default: []
   names:
-    description: Names that models listen on; which addresses the host finds behind them is told.
+    description: Names on which models listen. The module returns the addresses to which the host resolves them.
     type: list
     elements: str
     default: []
   accelerator:
-    description: As which platform the host is served, where it has devices of several; C(auto) takes the first.
+    description: Platform to serve on a host with devices of several platforms. C(auto) takes the first.
     type: str
     default: auto
   controller_time:
-    description: Unix time on the controller when it asks; by it a host tells how far its clock is ahead.
+    description: Unix time on the controller. The module returns how far the host's clock is ahead of it.
     type: float
   secrets:
-    description: What filter vllm_secret_marks returned; whether a model's secrets differ from them is told, no more.
+    description: Result of filter vllm_secret_marks. The module returns only whether the secrets of a model differ from
+      it.
     type: dict
     default: {}
   packages:
-    description: Packages that the toolkit has brought, for the subset C(apt).
+    description: Packages that the toolkit has installed, for the subset C(apt).
     type: list
     elements: str
     default: []
@@ -64,18 +65,18 @@ EXAMPLES = r"""
 
 RETURN = r"""
 ansible_facts:
-  description: One fact a subset.
+  description: One fact for each subset.
   returned: always
   type: dict
   contains:
     gaudi_observed_at:
-      description: When the host was looked at, in seconds since its boot.
+      description: When the host was read, in seconds since its boot.
       type: float
     gaudi_boot_id:
-      description: The boot that this time belongs to.
+      description: Identifier of the boot of this time.
       type: str
     gaudi_system:
-      description: Operating system, kernel, memory (KiB), accelerator, and all accelerators that are here.
+      description: Operating system, kernel, memory (KiB), accelerator, and all accelerators of the host.
       type: dict
     gaudi_tuning:
       description: Kernel arguments, GRUB, governor, sysctl values.
@@ -84,7 +85,7 @@ ansible_facts:
       description: Packages, daemon.json and the running Docker engine.
       type: dict
     gaudi_services:
-      description: The toolkit's units, their containers and the images of the engine.
+      description: The toolkit's units, their containers and the images of Docker.
       type: dict
     gaudi_driver:
       description: Packages and modules of the vendor's driver, and ports of the cards that are down.
@@ -93,31 +94,31 @@ ansible_facts:
       description: Ports of Gaudi cards that lead to other hosts, network cards with RDMA, and files of the role.
       type: dict
     gaudi_left:
-      description: What a reset would remove, with the records of what was found before; on request only.
+      description: What a reset would remove, with the baseline; on request only.
       type: dict
     gaudi_hccl:
-      description: The last measurement of the links between the cards; empty where there is none.
+      description: The last measurement of the links between the cards; empty without one.
       type: dict
     gaudi_qualification:
-      description: What the acceptance tests of the cards have found, and which tools for them are there.
+      description: Results of the acceptance tests of the cards, and the installed tools for them.
       type: dict
     gaudi_bios:
-      description: BIOS settings that did not stick in an earlier run.
+      description: BIOS settings that the BIOS did not keep in an earlier run.
       type: dict
     gaudi_mirror:
-      description: Files that say where the site's mirror is, and what apt last read of it.
+      description: Files that configure the site's mirror, and what apt last read from it.
       type: dict
     gaudi_weights:
       description: Folders of weights with their records and free bytes, and the tools that fetching needs.
       type: dict
     gaudi_haproxy:
-      description: The gateway of this host, its files, its servers and whether they are asked; on request only.
+      description: The gateway of this host, its files, its servers and their state; on request only.
       type: dict
     gaudi_metrics:
       description: Units, files, certificates and packages of monitoring; on request only.
       type: dict
     gaudi_host:
-      description: What planning needs - device, driver, modules, services, ports, weights.
+      description: Facts for planning - device, driver, modules, services, ports, weights.
       type: dict
 """
 
@@ -148,10 +149,10 @@ SUBSETS = (
     *("system", "tuning", "runtime", "services", "hccl", "host", "driver"),
     *("network", "qualification", "bios", "mirror"),
 )
-# Of one role, and what a reset looks at: read where asked for.
+# Subsets of one role, and of a reset: read only on request.
 OTHERS = ("weights_store", "haproxy", "metrics", "left", "apt")
 
-# Each of these is read by itself.
+# Each of these is read separately.
 ALONE = {
     "tuning": observe_tuning.observe,
     "bios": observe_bios.observe,
@@ -165,9 +166,9 @@ ALONE = {
 def host_facts(
     platform: Platform, devices: dict[str, Any], services: dict[str, Any], given: dict[str, Any]
 ) -> dict[str, Any]:
-    """Return ``gaudi_host``: with a saved copy of it, planning needs no host at all."""
+    """Return ``gaudi_host``. With a saved copy of it, planning needs no host."""
     keep = ("module_ids", "port", "digest", "active", "launch", "env", "lost", "supervisor", "token_sha256")
-    # Also those of which only the container is left: it holds cards and a port.
+    # Includes models of which only the container is left, because it uses cards and a port.
     units = {**services["without_unit"], **services["units"]}
     ports = observe_host.ports()
     holding = observe_services.holding(units)
@@ -198,17 +199,17 @@ def host_facts(
 
 
 def observe(given: dict[str, Any], aside: ThreadPoolExecutor) -> dict[str, Any]:
-    """Return one fact a subset."""
+    """Return one fact for each subset."""
     gather = given["gather"]
-    # Before the first look: what changes meanwhile counts as changed afterwards.
+    # Taken before reading, so that a change during the reading counts as a later change.
     facts: dict[str, Any] = {"gaudi_observed_at": since_boot(), "gaudi_boot_id": boot_id()}
     if "system" in gather or "host" in gather:
         facts["gaudi_system"] = observe_host.system(wanted=given["accelerator"])
-    # The driver is asked for every card's ports, which takes as long as all the rest.
+    # Reading the ports of every card takes as long as everything else together.
     platform = platform_of(facts.get("gaudi_system", {}).get("accelerator"))
     wanted = "driver" in gather and "driver" in platform.needs
     driver = aside.submit(observe_driver.observe, platform.driver) if wanted and platform.driver else None
-    # Most of the time goes into waiting for programs of others.
+    # Most of the time is spent waiting for other programs.
     devices = aside.submit(platform.observe) if "host" in gather else None
     runtime = aside.submit(observe_runtime.observe) if "runtime" in gather else None
     facts |= {f"gaudi_{subset}": look() for subset, look in ALONE.items() if subset in gather}
@@ -218,7 +219,7 @@ def observe(given: dict[str, Any], aside: ThreadPoolExecutor) -> dict[str, Any]:
         facts["gaudi_qualification"] = qualification.observe(platform.acceptance)
     if "services" in gather or "host" in gather:
         facts["gaudi_services"] = observe_services.observe(given["secrets"])
-    # What is left of it goes, where nobody wants it any more.
+    # The remaining reads are cancelled when they are no longer needed.
     if "metrics" in gather or ("services" in gather and observe_metrics.is_here()):
         facts["gaudi_metrics"] = observe_metrics.observe()
     if "weights_store" in gather:

@@ -1,5 +1,5 @@
 #!/usr/bin/python
-"""Ansible module: makes any number of small files what they should be, in one call."""
+"""Ansible module: writes and removes any number of small files in one call."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ DOCUMENTATION = r"""
 module: gaudi_files
 short_description: Writes and removes many small files in one call
 description:
-  - Compares content and mode, writes beside and renames, creates missing folders.
-  - Works in check mode on a host where not even the folder exists, and shows a diff.
+  - Compares content and mode, writes a temporary file and renames it, and creates missing folders.
+  - Works in check mode even if the folder does not exist, and shows a diff.
 options:
   files:
-    description: Files that must exist; their owner is root.
+    description: Files that must exist. Their owner is root.
     type: list
     elements: dict
     default: []
@@ -22,38 +22,38 @@ options:
         type: str
         required: true
       content:
-        description: The whole text.
+        description: The complete text.
         type: str
         required: true
       mode:
-        description: Permission bits as octal digits with a zero in front.
+        description: Permission bits as octal digits with a leading zero.
         type: str
         required: true
       hide:
-        description: Show no content in the diff, since it is long or secret.
+        description: Whether to hide the content in the diff, because it is long or secret.
         type: bool
         default: false
       validate:
         description:
           - Program and arguments that check the new text, C(%s), before any file is written, also in check mode.
-          - A program that is missing, or that does not know its first argument, checks nothing.
+          - A missing program, or one that does not know its first argument, is ignored.
         type: list
         elements: str
         default: []
       model:
-        description: Whose file it is; for readers.
+        description: Name of the model, as a comment.
         type: str
   absent:
-    description: Files and links that must not exist; folders are refused.
+    description: Files and links that must not exist. Folders are refused.
     type: list
     elements: path
     default: []
   folder_mode:
-    description: Mode of the folders it creates.
+    description: Mode of created folders.
     type: str
     default: '0755'
   hide:
-    description: Show no content in the diff.
+    description: Whether to hide the content in the diff.
     type: bool
     default: false
 author:
@@ -103,7 +103,7 @@ FILE = {
 
 
 def mode_of(path: Path) -> int | None:
-    """Return a file's permission bits, or None where there is no file."""
+    """Return a file's permission bits, or None if there is no file."""
     try:
         return path.stat().st_mode & 0o7777
     except OSError:
@@ -111,7 +111,7 @@ def mode_of(path: Path) -> int | None:
 
 
 def make_folder(path: Path, mode: int) -> None:
-    """Create a folder and its parents; folders that exist stay as they are."""
+    """Create a folder and its parents. Existing folders are not changed."""
     if not path.is_dir():
         make_folder(path.parent, 0o755)
         path.mkdir(mode=mode)
@@ -119,7 +119,7 @@ def make_folder(path: Path, mode: int) -> None:
 
 
 def refusal(files: list[dict[str, Any]], absent: list[str]) -> str | None:
-    """Return why files cannot be what they should, before any of them is touched; None where they can."""
+    """Return why files cannot be written, before any of them is changed; None if they can."""
     for file in files:
         path, mode = Path(file["path"]), file["mode"]
         if not path.is_absolute():
@@ -128,18 +128,18 @@ def refusal(files: list[dict[str, Any]], absent: list[str]) -> str | None:
             return f"{path}: mode {mode!r}: must be quoted octal digits such as '0640'"
         above = next(one for one in path.parents if one.exists())
         if not above.is_dir():
-            return f"{above}: is a file, where a folder belongs; move it away and run again. Nothing has been written"
+            return f"{above}: is a file, but must be a folder; move it away and run again. Nothing has been written"
         if path.is_dir():
-            return f"{path}: is a folder, where a file belongs; move it away and run again. Nothing has been written"
+            return f"{path}: is a folder, but must be a file; move it away and run again. Nothing has been written"
     for path in map(Path, absent):
         if path.is_dir() and not path.is_symlink():
-            text = "is a folder, where a file was to be removed; move it away and run again. Nothing has been written"
+            text = "is a folder, but must be a file to remove; move it away and run again. Nothing has been written"
             return f"{path}: {text}"
     return None
 
 
 def invalid(file: dict[str, Any]) -> str | None:
-    """Return why a program refuses the new text of a file; None where it takes it, or where none can check it."""
+    """Return why a program refuses the new text of a file; None if it accepts it, or cannot check it."""
     if not file["validate"]:
         return None
     with tempfile.NamedTemporaryFile("w", encoding="utf-8", suffix=".json") as text:
@@ -172,7 +172,7 @@ def write(module: AnsibleModule, file: dict[str, Any], folder_mode: int) -> None
 
 
 def with_all_passwords(module: AnsibleModule, files: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Return the files with the passwords of the host's own that the controller has never seen."""
+    """Return the files, with passwords of the host that the controller does not know."""
     try:
         return [{**file, "content": with_passwords(file["content"])} for file in files]
     except ValueError as problem:

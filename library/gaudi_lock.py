@@ -1,36 +1,36 @@
 #!/usr/bin/python
-"""Ansible module: lets one run at a time change a host."""
+"""Ansible module: lets only one run at a time change a host."""
 
 from __future__ import annotations
 
 DOCUMENTATION = r"""
 ---
 module: gaudi_lock
-short_description: Holds a host for one run while it changes something, and lets it go
+short_description: Locks a host for one run while it changes something, and unlocks it
 description:
-  - Only runs that change something hold a host, and only meanwhile; a run with nothing to do never asks.
-  - A run that has looked at the host before another one changed it is told so, since what it saw is no more.
-  - The record lives in /run, so that no boot is ever locked. Of a run that has died on the same controller it is
-    taken over at once, of one on another controller when it has not been renewed for I(lease_s), which a process
-    beside the run does as long as that lives.
-  - A lock that is taken over is returned, for the action plugin to report. In check mode the module only reads who
-    holds the host, and takes nothing.
-  - Tasks name I(stage) and I(state) only; the action plugin of the same name adds who runs.
+  - A run locks a host only while it changes something. A run without changes takes no lock.
+  - Fails if another run has changed the host since this run read it, because its facts are outdated.
+  - The lock file is in /run, so that it does not survive a boot. The lock of a run that has died on the same controller
+    is taken over at once. The lock of a run on another controller is taken over when it has not been renewed for
+    I(lease_s); a process next to the run renews it while the run lives.
+  - Returns a lock that was taken over, for the report of the action plugin. In check mode the module only reads the
+    lock.
+  - Tasks set only I(stage) and I(state). The action plugin of the same name adds the run.
 options:
   state:
     description:
-      - Whether the host is to be held; C(renewed) only renews a record that this run holds already, and C(free) only
-        checks whether another run has the lock.
+      - Whether the host is locked. C(renewed) only renews a lock of this run, and C(free) only checks whether another
+        run has the lock.
     type: str
     choices: [present, absent, renewed, free]
     default: present
   name:
-    description: Which of a host's locks; a rollout has one of its own, since its stages take C(run).
+    description: Name of the lock. A rollout has its own lock, because its stages use C(run).
     type: str
     choices: [run, rollout]
     default: run
   stage:
-    description: What will be changed, for the message to others.
+    description: Stage that changes the host, for the message to other runs.
     type: str
     default: ''
   run:
@@ -39,16 +39,16 @@ options:
     default: {}
   observed:
     description:
-      - When the run has looked at the host, as C(at) in seconds since the host's boot, and C(boot), that boot's id.
-      - Of a run with a plan it is the look that the plan was made of. Empty where it has not looked.
+      - When the run read the host, as C(at) in seconds since the host's boot, and C(boot), the identifier of that boot.
+      - In a run with a plan it is when the facts of the plan were read. Empty if the run has not read the host.
     type: dict
     default: {}
   lease_s:
-    description: Seconds after which a record of a run on another controller, if it is not renewed, no longer counts.
+    description: Seconds after which a lock of a run on another controller is ignored if it is not renewed.
     type: int
     default: 300
   instead_of:
-    description: Id of the run whose record is taken over, as it is known to be dead.
+    description: Identifier of a dead run whose lock is taken over.
     type: str
     default: ''
 author:
@@ -56,30 +56,30 @@ author:
 """
 
 EXAMPLES = r"""
-- name: Hold the host
+- name: Lock the host
   gaudi_lock:
     stage: container_runtime
 
-- name: Let it go
+- name: Unlock the host
   gaudi_lock:
     state: absent
 """
 
 RETURN = r"""
 held:
-  description: Whether this run holds the host now.
+  description: Whether this run has the lock now.
   returned: always
   type: bool
 holder:
-  description: The record of the run that is in the way; empty where none is.
+  description: The record of the conflicting run; empty without one.
   returned: always
   type: dict
 taken_over:
-  description: The record of a run that no longer counted, and that this run has taken over; empty where there was none.
+  description: The record of a dead run whose lock this run has taken over; empty without one.
   returned: always
   type: dict
 since:
-  description: C(held) where another run holds the host, C(changed) where one has changed it since it was looked at.
+  description: C(held) if another run has the lock, C(changed) if another run has changed the host since it was read.
   returned: when I(holder) is not empty
   type: str
 """
@@ -97,7 +97,7 @@ FOLDER = Path("/run/gaudi-serve")
 
 
 def record(path: Path) -> dict[str, Any]:
-    """Return what the last run has written; {} where none has since the boot, or where it cannot be read."""
+    """Return the record of the last run; {} if there is none since the boot, or it cannot be read."""
     try:
         found = json.loads(read_text(path) or "{}")
     except ValueError:
@@ -106,35 +106,35 @@ def record(path: Path) -> dict[str, Any]:
 
 
 def conflict(found: dict[str, Any], given: dict[str, Any]) -> str:
-    """Return why another run's record keeps this run from changing the host: held, changed, or nothing."""
+    """Return why another run prevents this run from changing the host: held, changed, or nothing."""
     if not found or found.get("id") in (given["run"]["id"], given["instead_of"] or None):
         return ""
     if found.get("held"):
-        # Whether a run on the same controller lives, the action plugin knows.
+        # The action plugin knows whether a run on the same controller still lives.
         near = found.get("controller") == given["run"]["controller"]
-        # Its own lease counts, not that of whoever asks.
+        # The lease of the record counts, not that of the requesting run.
         lease = float(found.get("lease_s", given["lease_s"]))
         return "held" if near or since_boot() - float(found.get("at", 0)) < lease else ""
     seen = given["observed"]
-    # No record outlives a boot: one that is found after a boot that this run has not seen is of a later run.
+    # The record does not survive a boot: a record after a boot that this run has not seen is from a later run.
     booted = bool(seen.get("boot")) and seen["boot"] != boot_id()
     return "changed" if seen and (booted or float(seen["at"]) < float(found.get("at", 0))) else ""
 
 
 def stale(found: dict[str, Any], given: dict[str, Any]) -> dict[str, Any]:
-    """Return another run's record that says held, and is not in the way; empty where there is none."""
+    """Return the record of another run that holds the lock but no longer counts; empty without one."""
     return found if found.get("held") and found.get("id") != given["run"]["id"] else {}
 
 
 def looked(found: dict[str, Any], given: dict[str, Any]) -> dict[str, Any]:
-    """Return what a run would meet that took the lock."""
+    """Return the conflict of a run that would take the lock."""
     if why := conflict(found, given):
         return {"held": False, "holder": found, "since": why, "taken_over": {}}
     return {"held": False, "holder": {}, "taken_over": stale(found, given)}
 
 
 def carried_out(path: Path, given: dict[str, Any]) -> dict[str, Any]:
-    """Take, release, renew or look at a lock, and return what the module returns."""
+    """Take, release, renew or read a lock, and return the result of the module."""
     found, state = record(path), given["state"]
     mine = found.get("id") == given["run"]["id"]
     holds = bool(mine and found.get("held"))
@@ -148,7 +148,7 @@ def carried_out(path: Path, given: dict[str, Any]) -> dict[str, Any]:
     if state == "free":
         return {"held": holds, "holder": {}, "taken_over": {}}
     lock = state == "present"
-    # Who lets go what another run has taken over meanwhile leaves that alone.
+    # A run whose lock was taken over does not release the lock of the other run.
     if lock or mine:
         said = {"stage": given["stage"] or found.get("stage", ""), "clock": time.strftime("%F %T")}
         said["lease_s"] = given["lease_s"]
@@ -178,7 +178,7 @@ def main() -> None:
     with (FOLDER / "run.lock").open("w", encoding="ascii") as gate:
         fcntl.flock(gate, fcntl.LOCK_EX)
         answer = carried_out(path, given)
-    # Not a change of the host that anybody asked for: a run that does nothing else has changed nothing.
+    # Not reported as a change: a run that only takes the lock has changed nothing.
     module.exit_json(changed=False, **answer)
 
 

@@ -1,32 +1,32 @@
 #!/usr/bin/python
-"""Ansible module: removes what the toolkit has made, and nothing beside it."""
+"""Ansible module: removes what the toolkit has created, and nothing else."""
 
 from __future__ import annotations
 
 DOCUMENTATION = r"""
 ---
 module: gaudi_remove
-short_description: Removes files, folders and weights that the toolkit has made
+short_description: Removes files, folders and weights that the toolkit has created
 description:
-  - What is not there is passed over. Links are removed, never followed; a folder with a mounted file system is refused.
+  - Ignores missing paths. Removes links without following them. Refuses a folder with a mounted file system.
 options:
   paths:
-    description: Files, and folders with all that is in them.
+    description: Files, and folders with their content.
     type: list
     elements: path
     default: []
   weights:
-    description: Folders of weights; removed is what their record lists, and a folder that is empty then.
+    description: Folders of weights. The files of their record are removed, and then the folder if it is empty.
     type: list
     elements: path
     default: []
   empty:
-    description: Folders that are removed where nothing is in them, in this order.
+    description: Folders that are removed if they are empty, in this order.
     type: list
     elements: path
     default: []
   stay:
-    description: Those of I(paths) and I(weights) that are emptied only, since somebody else has made them.
+    description: Folders of I(paths) and I(weights) that are only emptied, because the toolkit did not create them.
     type: list
     elements: path
     default: []
@@ -43,7 +43,7 @@ EXAMPLES = r"""
 
 RETURN = r"""
 removed:
-  description: Paths that are gone.
+  description: Removed paths.
   returned: always
   type: list
 """

@@ -1,17 +1,17 @@
 #!/usr/bin/python
-"""Ansible module: a secret that several hosts share, made on one of them."""
+"""Ansible module: a secret that several hosts share, created on one of them."""
 
 from __future__ import annotations
 
 DOCUMENTATION = r"""
 ---
 module: gaudi_token
-short_description: Reads a secret, and makes it where there is none
+short_description: Reads a secret, and creates it if it is missing
 description:
-  - Two runs at the same time get the same secret. Use no_log with it.
+  - Two simultaneous runs get the same secret. Use no_log with it.
 options:
   path:
-    description: The file, which only root may read; its folder is made where it is missing.
+    description: Path of the file, which only root can read. Its folder is created if it is missing.
     type: path
     required: true
 author:
@@ -19,7 +19,7 @@ author:
 """
 
 EXAMPLES = r"""
-- name: Read or make a secret
+- name: Read or create a secret
   gaudi_token:
     path: /etc/gaudi-serve/deepseek-r1.token
   no_log: true
@@ -27,7 +27,7 @@ EXAMPLES = r"""
 
 RETURN = r"""
 token:
-  description: The secret, 64 hexadecimal digits; empty in check mode where there is none.
+  description: The secret, 64 hexadecimal digits; empty in check mode if there is none.
   returned: always
   type: str
 """
@@ -42,7 +42,7 @@ from ansible.module_utils.gaudi_serve.core.atomic_write import write_whole
 
 
 def text_of(path: Path) -> str:
-    """Return the secret; empty where there is none."""
+    """Return the secret; empty if there is none."""
     try:
         return path.read_text(encoding="ascii").strip()
     except FileNotFoundError:
@@ -50,12 +50,12 @@ def text_of(path: Path) -> str:
 
 
 def make(path: Path) -> None:
-    """Make a secret, unless another run has been faster."""
+    """Create a secret, unless another run was faster."""
     path.parent.mkdir(mode=0o750, parents=True, exist_ok=True)
     folder = os.open(path.parent, os.O_RDONLY)
     try:
         fcntl.flock(folder, fcntl.LOCK_EX)
-        # An empty one is what a full disk leaves.
+        # A full disk leaves an empty file.
         if not text_of(path):
             write_whole(path, f"{secrets.token_hex(32)}\n", 0o600)
     finally:

@@ -1,32 +1,32 @@
 #!/usr/bin/python
-"""Ansible module: lets HAProxy of a gateway have its files, all of them or none."""
+"""Ansible module: writes the files of a gateway's HAProxy, all of them or none."""
 
 from __future__ import annotations
 
 DOCUMENTATION = r"""
 ---
 module: haproxy_config
-short_description: Brings the files of a gateway, and lets its HAProxy read them
+short_description: Writes the files of a gateway, and reloads its HAProxy
 description:
-  - Writes them into a folder of their own, lets HAProxy check them there, and then lets a link point to it.
-  - Where the gateway runs, new workers take over from the old ones, which end what they have begun; which servers are
-    drained stays. Where HAProxy refuses the files or does not begin with them, those of before go on.
-  - In check mode it tells what differs.
+  - Writes them into a new folder, checks them there with HAProxy, and then points a link to the folder.
+  - If the gateway runs, new workers take over from the old ones, which complete their requests. Drained servers stay
+    drained. If HAProxy refuses the files or does not start with them, the previous files stay in use.
+  - In check mode it returns the differences.
 options:
   files:
-    description: Texts by their names.
+    description: Texts by name.
     type: dict
     required: true
   secrets:
-    description: Texts with keys by their names; no output shows them.
+    description: Texts with keys by name. No output shows them.
     type: dict
     default: {}
   certificate:
-    description: Path of the file with certificate and key that the gateway uses; empty for none.
+    description: Path of the file with the gateway's certificate and key. Empty for none.
     type: str
     default: ''
   state:
-    description: With V(compared) it tells what differs, as in check mode.
+    description: V(compared) only returns the differences, as in check mode.
     type: str
     choices: [present, compared]
     default: present
@@ -35,7 +35,7 @@ author:
 """
 
 EXAMPLES = r"""
-- name: Bring the files of the gateway
+- name: Write the files of the gateway
   haproxy_config:
     files: "{{ __gateway_config.files }}"
     secrets: "{{ __gateway_config.secrets }}"
@@ -43,11 +43,11 @@ EXAMPLES = r"""
 
 RETURN = r"""
 differs:
-  description: Names of the files that were not so.
+  description: Names of the files that differed.
   returned: always
   type: list
 certificate:
-  description: What is wrong with the certificate's file; empty where nothing is.
+  description: Problem of the certificate's file; empty without one.
   returned: always
   type: str
 """
@@ -73,7 +73,7 @@ def main() -> None:
     certificate = certificate_problem(module.params["certificate"]) if module.params["certificate"] else ""
     folder = FOLDER / (current() or "-")
     differs = differing(files, secrets)
-    # Paths in them have the folder's own name, which is not news.
+    # The paths in the files contain the new folder's name, which is not a difference.
     diff = [
         {
             "before_header": str(FOLDER / name),

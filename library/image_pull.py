@@ -1,33 +1,33 @@
 #!/usr/bin/python
-"""Ansible module: pulls an image, with the login of its registry where it asks for one."""
+"""Ansible module: pulls an image, with the login of its registry if it needs one."""
 
 from __future__ import annotations
 
 DOCUMENTATION = r"""
 ---
 module: image_pull
-short_description: Pulls an image, with a login that is kept nowhere
+short_description: Pulls an image, with a login that is stored nowhere
 description:
-  - The engine gets the login with its one request. No file, no process list and no environment has it.
+  - Docker gets the login only with this request. No file, process list or environment contains it.
 options:
   name:
     description: The image, with a tag or a digest.
     type: str
     required: true
   login:
-    description: C(username) and C(password) of its registry; left out for one that asks for none.
+    description: C(username) and C(password) of the registry. Omit it for a registry without login.
     type: dict
     options:
       username:
-        description: Who asks.
+        description: Name of the user.
         type: str
         required: true
       password:
-        description: Their password or token.
+        description: Password or token of the user.
         type: str
         required: true
   mirror:
-    description: Registry that has all images under their names with that of their registry; empty for none.
+    description: Registry that has all images under <registry>/<name>. Empty for none.
     type: str
     default: ''
 author:

@@ -1,65 +1,65 @@
 #!/usr/bin/python
-"""Ansible module: a registry on one host for as long as others take images from it."""
+"""Ansible module: runs a registry on a source host while other hosts pull images from it."""
 
 from __future__ import annotations
 
 DOCUMENTATION = r"""
 ---
 module: image_registry
-short_description: Gives images of one host to others, through a registry that ends with the run
+short_description: Serves images of one host to others, through a registry that stops with the run
 description:
-  - C(serving) starts Debian's docker-registry on the host, with certificates of this run, and puts images of its engine
-    into it. C(taken) brings one of them to another host, by its digest. C(stopped) ends it.
-  - Layers that the registry, or an engine, has already are not sent again, however they came there.
+  - C(serving) starts Debian's docker-registry on the source host, with certificates of this run, and copies images of
+    its Docker to it. C(taken) pulls one of them on another host, by its digest. C(stopped) stops the registry.
+  - Layers that the registry or Docker already has are not sent again, wherever they came from.
 options:
   state:
-    description: What the host is to do.
+    description: Task of the host.
     type: str
     choices: [serving, taken, stopped]
     required: true
   address:
-    description: For C(serving), where it listens; empty takes the address of the default route.
+    description: For C(serving), the address on which the registry listens. Empty uses the address of the default route.
     type: str
     default: ''
   port:
-    description: For C(serving), its port.
+    description: For C(serving), the port.
     type: int
   names:
-    description: For C(serving), images of the host's engine.
+    description: For C(serving), images of the host's Docker.
     type: list
     elements: str
     default: []
   timeout:
-    description: Seconds after which the registry ends by itself, and a transfer is given up.
+    description: Seconds after which the registry stops by itself, and a transfer fails.
     type: int
     default: 7200
   unit:
-    description: For C(stopped), what C(serving) has returned.
+    description: For C(stopped), the unit that C(serving) has returned.
     type: str
   registry:
-    description: For C(taken), where it is.
+    description: For C(taken), the address of the registry.
     type: str
   name:
     description: For C(taken), the image.
     type: str
   digest:
-    description: For C(taken), what it must be.
+    description: For C(taken), the expected digest.
     type: str
   authority:
-    description: For C(taken), the certificate that the registry shows.
+    description: For C(taken), the certificate of the registry.
     type: str
   certificate:
-    description: For C(taken), the certificate that the host shows.
+    description: For C(taken), the client certificate of the host.
     type: str
   key:
-    description: For C(taken), its key.
+    description: For C(taken), the key of the client certificate.
     type: str
 author:
   - The gaudi-serve developers (@gaudi-serve)
 """
 
 EXAMPLES = r"""
-- name: Give an image
+- name: Serve an image
   image_registry:
     state: serving
     port: 8874
@@ -76,19 +76,19 @@ registry:
   returned: when serving
   type: str
 digests:
-  description: What each image is, by name.
+  description: Digest of each image, by name.
   returned: when serving
   type: dict
 authority:
-  description: The certificate that it shows.
+  description: The certificate of the registry.
   returned: when serving
   type: str
 certificate:
-  description: The certificate that hosts are to show.
+  description: The client certificate of the hosts.
   returned: when serving
   type: str
 key_file:
-  description: The file with its key, readable by root alone; it is gone when the registry is stopped.
+  description: The file with its key, readable only by root. It is removed when the registry stops.
   returned: when serving
   type: str
 """

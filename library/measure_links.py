@@ -8,67 +8,65 @@ DOCUMENTATION = r"""
 module: measure_links
 short_description: Measures the links between the devices of a host
 description:
-  - Runs one measurement after the other in the serving image, whose container gets exactly its devices.
-  - On Gaudi, C(run_hccl_demo.py) of the image; it is cloned and built in the container where it is missing, as the
-    manual does. Elsewhere all_reduce with the torch.distributed of the image.
-  - Keeps the result on the host, with the last good figure of every measurement, also when it fails.
+  - Runs one measurement after the other in the serving image. The container gets only the devices that it measures.
+  - On Gaudi it runs C(run_hccl_demo.py) of the image. If that is missing, it is cloned and built in the container as in
+    the vendor's manual. On other cards it runs all_reduce with the torch.distributed of the image.
+  - Saves the result on the host, with the last good value of every measurement, also when it fails.
 options:
   image:
     description: The serving image.
     type: str
     required: true
   host:
-    description: What is known of the devices - C(accelerator), C(cdi) and C(modules) of C(gaudi_host).
+    description: Facts of the devices - C(accelerator), C(cdi) and C(modules) of C(gaudi_host).
     type: dict
     required: true
   runs:
-    description: Measurements, as stage link_validation gives them.
+    description: Measurements, as stage link_validation returns them.
     type: list
     elements: dict
     required: true
   fingerprint:
-    description: What the measurement is valid for; as the same stage gives it.
+    description: Driver, image and cards for which the measurement is valid, as stage link_validation returns them.
     type: dict
     required: true
   env:
-    description: Variables of the library that sends between the devices.
+    description: Environment variables of the communication library.
     type: dict
     default: {}
   nccl_tests:
-    description: >-
-      Program of nccl-tests or rccl-tests in the image that measures one host of NVIDIA or AMD, as
-      C(/opt/nccl-tests/build/all_reduce_perf); empty for torch.
+    description: Program of nccl-tests or rccl-tests in the image that measures one host of NVIDIA or AMD, such as
+      C(/opt/nccl-tests/build/all_reduce_perf). Empty uses torch.
     type: str
     default: ""
   nics:
-    description: RDMA devices of network cards that hosts measure over together.
+    description: RDMA devices of the network cards for a measurement of several hosts.
     type: list
     elements: str
     default: []
   options:
-    description: Of hccl_demo - C(size) or C(size_range), C(loop), C(test), C(measure).
+    description: Options of hccl_demo - C(size) or C(size_range), C(loop), C(test), C(measure).
     type: dict
     default: {}
   aside:
-    description: >-
-      Name under which the result is kept beside the host's own one, of which it is none - hosts together, latency,
-      other sizes; empty for the host's own.
+    description: Name of a separate result, which does not replace the host's own - several hosts, latency, other sizes.
+      Empty for the host's own result.
     type: str
     default: ""
   nodes:
-    description: How many hosts measure together.
+    description: Number of hosts that measure together.
     type: int
     default: 1
   node:
-    description: Which of them this one is.
+    description: Index of this host among them.
     type: int
     default: 0
   address:
-    description: Where the ranks meet.
+    description: Address of the first host, to which all ranks connect.
     type: str
     default: 127.0.0.1
   port:
-    description: The port there.
+    description: Port at that address.
     type: int
     default: 5555
   checkout:
@@ -76,11 +74,11 @@ options:
     type: path
     default: /opt/hccl_demo
   repository:
-    description: Where hccl_demo is cloned from when the image lacks it.
+    description: Repository from which hccl_demo is cloned if the image lacks it.
     type: str
     default: https://github.com/HabanaAI/hccl_demo.git
   commit:
-    description: What is checked out after cloning; empty takes the newest.
+    description: Commit to check out after cloning. Empty uses the newest.
     type: str
     default: ""
   timeout:
@@ -88,7 +86,7 @@ options:
     type: int
     default: 900
   state:
-    description: File that keeps the result.
+    description: File for the result.
     type: path
     default: /var/lib/gaudi-serve/hccl.json
 author:
@@ -106,7 +104,7 @@ EXAMPLES = r"""
 
 RETURN = r"""
 runs:
-  description: One measurement each - C(name), C(passed), C(nw_gb_s), C(problem), C(results).
+  description: One entry for each measurement - C(name), C(passed), C(nw_gb_s), C(problem), C(results).
   returned: always
   type: list
 """

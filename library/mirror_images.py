@@ -1,21 +1,21 @@
 #!/usr/bin/python
-"""Ansible module: puts the images of a bundle into the registry of a mirror."""
+"""Ansible module: copies the images of a bundle to the registry of a mirror."""
 
 from __future__ import annotations
 
 DOCUMENTATION = r"""
 ---
 module: mirror_images
-short_description: Puts the images of a bundle into the registry of a mirror
+short_description: Copies the images of a bundle to the registry of a mirror
 description:
-  - Copies with skopeo what the registry lacks, and checks that each image has its digest there.
+  - Copies missing images with skopeo, and checks that each image has its digest there.
 options:
   bundle:
     description: Folder of the bundle.
     type: path
     required: true
   registry:
-    description: Name of the registry, on loopback and without TLS.
+    description: Address of the registry, on loopback and without TLS.
     type: str
     required: true
 author:
@@ -23,7 +23,7 @@ author:
 """
 
 EXAMPLES = r"""
-- name: Put the images into the registry
+- name: Copy the images to the registry
   mirror_images:
     bundle: /srv/bundle
     registry: 127.0.0.1:8875

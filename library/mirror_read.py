@@ -1,22 +1,22 @@
 #!/usr/bin/python
-"""Ansible module: asks the mirror of a site what it has, from the host that will fetch from it."""
+"""Ansible module: reads the content of a site's mirror, from the host that will fetch from it."""
 
 from __future__ import annotations
 
 DOCUMENTATION = r"""
 ---
 module: mirror_read
-short_description: Asks the mirror of a site without internet what it has
+short_description: Reads the content of the mirror of a site without internet
 description:
-  - Asks from the host itself. So a run says that this host cannot reach the mirror before it changes anything.
+  - Queries the mirror from the host itself, so that a run reports an unreachable mirror before it changes anything.
   - Changes nothing.
 options:
   url:
-    description: Address of the mirror, https with a port where it is not 443.
+    description: Address of the mirror, with https and a port if it is not 443.
     type: str
     required: true
   authority:
-    description: The certificate of the authority that has signed the mirror's, in PEM.
+    description: Certificate of the authority that signed the mirror's certificate, in PEM.
     type: str
     required: true
   system:
@@ -24,11 +24,11 @@ options:
     type: str
     required: true
   timeout:
-    description: Seconds that one answer may take.
+    description: Limit for one answer, in seconds.
     type: int
     default: 20
   wait:
-    description: Seconds in which a mirror that has just been started may begin to answer.
+    description: Seconds in which a mirror that was just started must begin to answer.
     type: int
     default: 0
 author:
@@ -36,7 +36,7 @@ author:
 """
 
 EXAMPLES = r"""
-- name: Ask the mirror
+- name: Query the mirror
   mirror_read:
     url: https://mirror.site:8443
     authority: "{{ lookup('ansible.builtin.file', 'ca.crt') }}"
@@ -45,15 +45,15 @@ EXAMPLES = r"""
 
 RETURN = r"""
 problem:
-  description: Why the mirror cannot be used; empty where it can.
+  description: Why the mirror cannot be used; empty if it can.
   returned: always
   type: str
 release:
-  description: SHA-256 of the signed index of the host's package repository; empty where the mirror has none.
+  description: SHA-256 of the signed index of the host's package repository; empty if the mirror has none.
   returned: always
   type: str
 items:
-  description: What the bundle has that the mirror serves - kind, name, version and system of each.
+  description: The items of the bundle that the mirror serves - kind, name, version and system of each.
   returned: always
   type: list
   elements: list

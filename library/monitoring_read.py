@@ -1,15 +1,15 @@
 #!/usr/bin/python
-"""Ansible module: lets Prometheus or Alertmanager read its files again, and waits until it has."""
+"""Ansible module: reloads Prometheus or Alertmanager, and waits until it has read its files."""
 
 from __future__ import annotations
 
 DOCUMENTATION = r"""
 ---
 module: monitoring_read
-short_description: Waits until a program of monitoring goes by the files that it has
+short_description: Waits until a program of monitoring has read its files
 description:
-  - Reloads it where it was started before its files changed, and reads from the program itself when it last took its
-    configuration. Where it refuses that, it goes on with the one before, and the module says why.
+  - Reloads the program if its files changed after it started, and reads from the program when it last loaded its
+    configuration. If it refuses the configuration, it uses the previous one, and the module reports why.
 options:
   name:
     description: The program, C(prometheus) or C(alertmanager).
@@ -17,15 +17,15 @@ options:
     choices: [prometheus, alertmanager]
     required: true
   listens:
-    description: Where it answers, such as C(127.0.0.1:9090).
+    description: Address of the program, such as C(127.0.0.1:9090).
     type: str
     required: true
   again:
-    description: It has to read its files again in any case, as after one has gone.
+    description: Whether to reload in any case, such as after a file was removed.
     type: bool
     default: false
   timeout:
-    description: Seconds that it has for that; one that reads a long history first takes its time.
+    description: Seconds in which the program must have read its files. A program with a long history reads that first.
     type: int
     default: 300
 author:
@@ -33,7 +33,7 @@ author:
 """
 
 EXAMPLES = r"""
-- name: Let Prometheus go by its new rules
+- name: Reload the rules of Prometheus
   monitoring_read:
     name: prometheus
     listens: 127.0.0.1:9090
@@ -41,7 +41,7 @@ EXAMPLES = r"""
 
 RETURN = r"""
 reloaded:
-  description: Whether it had to be told.
+  description: Whether a reload was needed.
   returned: always
   type: bool
 """
@@ -53,7 +53,7 @@ from ansible.module_utils.gaudi_serve.core.redact import redacted
 from ansible.module_utils.gaudi_serve.core.run import run
 from ansible.module_utils.gaudi_serve.host import observe_metrics
 
-REFUSED_S = 5  # after which a reload that has not succeeded is one that was refused
+REFUSED_S = 5  # after this time a reload without success counts as refused
 
 
 def main() -> None:
@@ -84,9 +84,7 @@ def main() -> None:
         refused = found and not found["ok"] and reload and time.monotonic() - told > REFUSED_S
         if refused or time.monotonic() > end:
             said = run(["journalctl", "-u", unit, "-n", "15", "-o", "cat", "--no-pager"]).out.strip()[-1500:]
-            what = (
-                "does not take its new configuration, and goes on with the one before" if found else "does not answer"
-            )
+            what = "refuses its new configuration, and uses the previous one" if found else "does not answer"
             module.fail_json(msg=f"{name} {what}: {redacted(said)}")
         time.sleep(0.2)
 

@@ -8,11 +8,11 @@ DOCUMENTATION = r"""
 module: qualify_cards
 short_description: Runs the acceptance tests of the cards of a host
 description:
-  - Runs one test of the vendor's tool after the other, and keeps what each has found, by the serial number and the
-    firmware of each card, with the raw log.
-  - Refuses while any program holds a card.
-  - A driver that a run before has left loaded for tests alone is loaded again first, as it was.
-  - Fails where a test fails that healthy cards pass, and where one has no result.
+  - Runs one test of the vendor's tool after the other, and saves the results by the serial number and the firmware of
+    each card, with the raw log.
+  - Refuses while any program uses a card.
+  - First reloads the driver with its normal parameters if an earlier run left it loaded for tests.
+  - Fails if a test fails that healthy cards pass, or if a test has no result.
 options:
   accelerator:
     description: The platform of the cards.
@@ -31,21 +31,21 @@ options:
     type: str
     default: quick
   tests:
-    description: Names of the tests, in their order; none only repairs the driver.
+    description: Names of the tests, in their order. An empty list only repairs the driver.
     type: list
     elements: str
     default: []
   cards:
-    description: The cards to test, as C(gaudi_host) has them.
+    description: The cards to test, as in C(gaudi_host).
     type: list
     elements: dict
     default: []
   every:
-    description: The cards are all of the host.
+    description: Whether the cards are all cards of the host.
     type: bool
     default: true
   folder:
-    description: Where results and logs are kept.
+    description: Folder of results and logs.
     type: path
     default: /var/lib/gaudi-serve/qualification
 author:
@@ -64,7 +64,7 @@ EXAMPLES = r"""
 
 RETURN = r"""
 tests:
-  description: One result each - C(name), C(verdict), C(why), C(failed), C(seconds), C(before), C(log).
+  description: One entry for each test - C(name), C(verdict), C(why), C(failed), C(seconds), C(before), C(log).
   returned: always
   type: list
 lines:
@@ -91,7 +91,7 @@ from ansible.module_utils.gaudi_serve.platforms.acceptance import PASSED, Accept
 
 
 def held(platform: Platform) -> list[str]:
-    """Return a sentence for each card that a program holds now."""
+    """Return a sentence for each card that a program uses now."""
     cards = [Card.of(module) for module in platform.observe().get("modules") or ()]
     return [card.end_first for card in cards if card.in_use and not card.problem]
 
@@ -102,12 +102,12 @@ def only_one(module: AnsibleModule, folder: Path) -> Any:
     try:
         fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
-        module.fail_json(msg="another run tests the cards of this host; wait for its end", tests=[], lines=[])
+        module.fail_json(msg="another run tests the cards of this host; wait until it ends", tests=[], lines=[])
     return handle
 
 
 def carried_out(module: AnsibleModule, platform: Platform, acceptance: Acceptance, folder: Path) -> dict[str, Any]:
-    """Return what the tests have found, or nothing where the driver alone was to be repaired."""
+    """Return the results of the tests, or nothing if only the driver was repaired."""
     given = {**module.params, "all": module.params["every"]}
     if texts := held(platform):
         module.fail_json(msg="; ".join(texts), tests=[], lines=[])

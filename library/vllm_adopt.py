@@ -1,15 +1,15 @@
 #!/usr/bin/python
-"""Ansible module: lets a new supervisor take over the containers of models that serve."""
+"""Ansible module: replaces the supervisors of serving models; the new ones adopt the containers."""
 
 from __future__ import annotations
 
 DOCUMENTATION = r"""
 ---
 module: vllm_adopt
-short_description: Replaces the supervisors of running models; their servers go on
+short_description: Replaces the supervisors of running models, without a restart of their servers
 description:
-  - Ends the supervisor of each unit without its stopping the container; systemd starts the installed one, which
-    adopts what runs.
+  - Stops the supervisor of each unit, but not its container. systemd starts the installed supervisor, which adopts the
+    container.
 options:
   models:
     description: Names of the models.
@@ -21,7 +21,7 @@ options:
     type: str
     required: true
   timeout:
-    description: Seconds that all of them may take.
+    description: Limit for all of them, in seconds.
     type: int
     default: 60
 author:
@@ -29,7 +29,7 @@ author:
 """
 
 EXAMPLES = r"""
-- name: Let the new supervisor take over
+- name: Replace the supervisor
   vllm_adopt:
     models: [qwq-32b]
     version: "{{ lookup('ansible.builtin.file', 'vllm-supervisor', rstrip=false) | hash('sha256') }}"
@@ -37,7 +37,7 @@ EXAMPLES = r"""
 
 RETURN = r"""
 left:
-  description: Models on which another supervisor still runs.
+  description: Models that still run another supervisor.
   returned: on failure
   type: list
 """
@@ -61,7 +61,7 @@ def main() -> None:
         module.exit_json(changed=bool(names))
     left = adopt(names, module.params["version"], module.params["timeout"])
     if left:
-        text = f"the new supervisor has not taken over {', '.join(left)} within {module.params['timeout']} s"
+        text = f"the new supervisor has not adopted {', '.join(left)} within {module.params['timeout']} s"
         module.fail_json(msg=f"{text}; see journalctl -u vllm-{left[0]}", left=left)
     module.exit_json(changed=bool(names))
 

@@ -1,18 +1,18 @@
 #!/usr/bin/python
-"""Ansible module: sends a load to a model's server by the benchmark tool of its image."""
+"""Ansible module: sends a load to a model's server with the benchmark tool of its image."""
 
 from __future__ import annotations
 
 DOCUMENTATION = r"""
 ---
 module: vllm_bench
-short_description: Sends a load to a model's server by the benchmark tool of its image
+short_description: Sends a load to a model's server with the benchmark tool of its image
 description:
-  - Tells what can be measured of a model, or sends one load from a container of the model's own image that has no card.
-  - Restarts nothing, and changes nothing on the host; under check mode it sends nothing.
+  - Returns what can be measured of a model, or sends one load from a container of the model's own image without a card.
+  - Restarts nothing, and changes nothing on the host. In check mode it sends nothing.
 options:
   state:
-    description: C(probed) reads what the model, its server and its image have; C(measured) sends a load.
+    description: C(probed) reads the model, its server and its image; C(measured) sends a load.
     type: str
     choices: [probed, measured]
     default: probed
@@ -26,19 +26,19 @@ options:
     elements: str
     default: []
   files:
-    description: Texts by file name, which the tool finds in C(/out).
+    description: Texts by file name, for the tool's folder C(/out).
     type: dict
     default: {}
   key:
-    description: What the endpoint asks for.
+    description: API key of the endpoint.
     type: str
     default: ''
   own_key:
-    description: Without C(key), take the one that the model's server asks for; only where that server is asked itself.
+    description: Whether to use the key of the model's server if C(key) is not set. Only for requests to that server.
     type: bool
     default: false
   timeout:
-    description: Seconds that the tool may take.
+    description: Limit for the tool, in seconds.
     type: int
     default: 3600
 author:
@@ -46,7 +46,7 @@ author:
 """
 
 EXAMPLES = r"""
-- name: Look what can be measured
+- name: Read what can be measured
   vllm_bench:
     name: qwq-32b
   register: probed
@@ -56,15 +56,15 @@ RETURN = r"""
 probed:
   description: >-
     C(models) that its server serves, C(tool) of its image, C(url), C(max_num_seqs), C(running), C(waiting),
-    C(mean_token_s), C(others) and C(host); null where it is not measured here.
+    C(mean_token_s), C(others) and C(host); null if it is not measured here.
   returned: with state probed
   type: dict
 absent:
-  description: Why there is nothing to measure on this host, which is not a mistake; empty where there is.
+  description: Why there is nothing to measure on this host, which is not a mistake; empty if there is.
   returned: with state probed
   type: str
 refusal:
-  description: Why the model cannot be measured; empty where it can.
+  description: Why the model cannot be measured; empty if it can.
   returned: with state probed
   type: str
 measured:
@@ -85,7 +85,7 @@ from ansible.module_utils.gaudi_serve.host.secret import own_api_key
 
 
 def probed(name: str) -> dict[str, Any]:
-    """Return what can be measured of a model, or why nothing can, which is for all hosts together to judge."""
+    """Return what can be measured of a model, or why nothing can. The plan over all hosts judges that."""
     try:
         return {"probed": probe(name, 30.0), "absent": "", "refusal": ""}
     except NotHere as reason:

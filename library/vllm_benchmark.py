@@ -8,19 +8,19 @@ DOCUMENTATION = r"""
 module: vllm_benchmark
 short_description: Measures how fast the servers of a host are
 description:
-  - Asks every model's server that runs for thirteen short answers, four at a time; only on a host that is drained the
-    figures of two runs can be compared.
+  - Sends every running server thirteen short requests, four at a time. Results of two runs are comparable only on a
+    drained host.
 options:
   strict:
-    description: A model that does not answer is an error; else it is not measured.
+    description: Whether a model that does not answer is an error. Otherwise it is not measured.
     type: bool
     default: true
   only:
-    description: Name of the one model that is measured; empty measures all.
+    description: Name of the only model to measure. Empty measures all.
     type: str
     default: ''
   timeout:
-    description: Seconds that one request may take.
+    description: Limit for one request, in seconds.
     type: int
     default: 120
 author:
@@ -35,11 +35,11 @@ EXAMPLES = r"""
 
 RETURN = r"""
 measured:
-  description: C(first_token_s) in seconds and C(tokens_s) a second, by the models' names for clients.
+  description: C(first_token_s) in seconds and C(tokens_s) in tokens a second, by served model name.
   returned: always
   type: dict
 about:
-  description: What of each measured model a kept result has, by the same names.
+  description: Properties of each measured model for a saved result, by the same names.
   returned: always
   type: dict
 """
@@ -69,7 +69,7 @@ def main() -> None:
     services = {"units": {}} if module.check_mode else observe()
     models = [one for one in live_models(services) if one["active"] and one["answers"]]
     chosen = [one for one in models if module.params["only"] in ("", one["name"])]
-    # Of models that share a card, each is asked in its own way; they share the time of their one process.
+    # Models that share a card are measured separately; they share the time of their one process.
     models = [one for model in chosen for one in served_models(model)]
     keys = {one["name"]: own_api_key(CONFIG / f"{one['name']}.secret") for one in models}
     module.no_log_values.update(key for key in keys.values() if key)
@@ -81,7 +81,7 @@ def main() -> None:
             return str(model["served_model_name"]), {}, f"model {model['name']}: {problem}"
         return str(model["served_model_name"]), found, ""
 
-    # At the same time: before a change and after it they share the host alike.
+    # At the same time, because they share the host in the same way before and after a change.
     with ThreadPoolExecutor(max(1, len(models))) as pool:
         results = list(pool.map(measure, models))
     measured = {name: found for name, found, _ in results if found}

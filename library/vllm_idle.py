@@ -8,8 +8,8 @@ DOCUMENTATION = r"""
 module: vllm_idle
 short_description: Waits until no server of a host has a request
 description:
-  - Asks every model's server that runs for what it works on and what it holds back, until both are none twice in a row.
-  - A server that listens without showing its counts is not idle; one that does not listen is.
+  - Reads the running and waiting requests of every running server, until both are zero twice in a row.
+  - A server that listens but does not show its counters is not idle. A server that does not listen is idle.
 options:
   timeout:
     description: Seconds after which it fails.
@@ -20,14 +20,14 @@ author:
 """
 
 EXAMPLES = r"""
-- name: Wait until what has begun has ended
+- name: Wait until running requests have ended
   vllm_idle:
     timeout: 600
 """
 
 RETURN = r"""
 seconds:
-  description: How long it took.
+  description: Duration of the wait in seconds.
   returned: always
   type: float
 """

@@ -1,26 +1,25 @@
 #!/usr/bin/python
-"""Ansible module: saves what serves on a host before it is changed, and restores it."""
+"""Ansible module: saves a snapshot of the serving models of a host before a change, and restores it."""
 
 from __future__ import annotations
 
 DOCUMENTATION = r"""
 ---
 module: vllm_snapshot
-short_description: Saves what serves on a host before it is changed, and restores it
+short_description: Saves a snapshot of the serving models of a host before a change, and restores it
 description:
-  - Saves units, launch files, environments and secrets of all models below C(/var/lib/gaudi-serve/rollout), of mode
-    0700, with what they were measured with. A snapshot that is there stays, since it is what was verified last.
-  - Restores it. Models that did not run are stopped, images get their names back, what differs is started again.
+  - Saves units, launch files, environments and secrets of all models below C(/var/lib/gaudi-serve/rollout) with mode
+    0700, with their measurements. An existing snapshot is not replaced, because it is the last verified state.
+  - Restores it - stops models that did not run, restores the names of images, and starts changed models again.
 options:
   state:
-    description: >-
-      C(saved) saves, C(restored) restores, C(absent) drops the snapshot. C(kept) is C(saved) under its old name, for
-      one release.
+    description: C(saved) saves, C(restored) restores, and C(absent) removes the snapshot. C(kept) is the old name of
+      C(saved), for one release.
     type: str
     choices: [saved, kept, restored, absent]
     required: true
   measured:
-    description: What module vllm_benchmark gave.
+    description: Result of module vllm_benchmark.
     type: dict
     default: {}
 author:
@@ -28,18 +27,18 @@ author:
 """
 
 EXAMPLES = r"""
-- name: Save what serves
+- name: Save a snapshot
   vllm_snapshot:
     state: saved
 """
 
 RETURN = r"""
 models:
-  description: With C(restored), the models to wait for and to ask.
+  description: With C(restored), the models to wait for and to test.
   returned: always
   type: list
 measured:
-  description: What they were measured with when they were saved.
+  description: Measurements from the time of the snapshot.
   returned: always
   type: dict
 """
@@ -60,7 +59,7 @@ def main() -> None:
     )
     state, record = module.params["state"], kept()
     if state == "kept":
-        module.deprecate("state kept of vllm_snapshot is state saved now; the next release knows saved alone")
+        module.deprecate("state kept of vllm_snapshot is now saved; the next release accepts only saved")
         state = "saved"
     if module.check_mode:
         module.exit_json(changed=bool(record) != (state == "saved"), models=[], measured=record.get("measured", {}))

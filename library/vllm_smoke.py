@@ -1,35 +1,35 @@
 #!/usr/bin/python
-"""Ansible module: asks every started model of a host one question and looks at the answer."""
+"""Ansible module: sends every started model of a host a test request and checks the answer."""
 
 from __future__ import annotations
 
 DOCUMENTATION = r"""
 ---
 module: vllm_smoke
-short_description: Asks models a question over their own API and looks at the answer
+short_description: Sends test requests to models over their own API, and checks the answers
 description:
-  - For every model, C(/v1/models) must list its served name, and one question of each of its kinds
-    must get a good answer within the limit.
-  - C(text) asks for three countries and their capitals, of which one must be right; C(any) takes any text;
-    C(image) asks for the colour of a picture; C(audio) and C(video) send a short sound and film; C(tools)
-    wants a tool call; C(embedding) a vector; C(rerank) the better of two documents.
-  - All models of the host are asked at the same time.
-  - A passed test is recorded on the host, so that a server that has not been restarted is not asked again.
+  - For every model, C(/v1/models) must list its served name, and one request of each of its kinds must get a correct
+    answer within the limit.
+  - C(text) asks for three countries and their capitals, of which one must be correct. C(any) accepts any text. C(image)
+    asks for the colour of a picture. C(audio) and C(video) send a short sound and film. C(tools) requires a tool call,
+    C(embedding) a vector, and C(rerank) the better of two documents.
+  - All models of the host are tested at the same time.
+  - A passed test is recorded on the host, so that a server is not tested again until it restarts.
 options:
   models:
-    description: >-
-      Models to ask, each with C(name), C(host), C(port), C(served_model_name) and C(smoke), a list of
-      text, any, image, audio, video, tools, embedding, rerank; text where it is missing. Of a server of several models,
-      C(served) has a C(served_model_name) and C(smoke) for each, and each is asked in its own way.
+    description: Models to test, each with C(name), C(host), C(port), C(served_model_name) and C(smoke), a list of text,
+      any, image, audio, video, tools, embedding, rerank; the default is text. For a server of several models, C(served)
+      has a C(served_model_name) and C(smoke) for each, and each is tested separately.
     type: list
     elements: dict
     required: true
   health_only:
-    description: Only look whether every model is well and lists its name; asks nothing, records nothing, never fails.
+    description: Whether to check only that every model is healthy and lists its name. Sends no test requests, records
+      nothing, and never fails.
     type: bool
     default: false
   api_keys:
-    description: Keys by model name; for others, the key in the secret file that the host has of the model.
+    description: API keys by model name. For other models, the key in the model's secret file on the host.
     type: dict
     default: {}
   timeout:
@@ -37,7 +37,7 @@ options:
     type: int
     default: 120
   journal_lines:
-    description: How many of the unit's last journal lines a failure shows.
+    description: Number of the unit's last journal lines that a failure shows.
     type: int
     default: 30
 author:
@@ -45,7 +45,7 @@ author:
 """
 
 EXAMPLES = r"""
-- name: Ask the model
+- name: Test the model
   vllm_smoke:
     models:
       - {name: qwq-32b, host: 127.0.0.1, port: 30001, served_model_name: qwq-32b}
@@ -57,7 +57,7 @@ answers:
   returned: always
   type: dict
 health:
-  description: By model, why it does not answer; an empty text where it does.
+  description: By model, why it does not answer; an empty text if it does.
   returned: with I(health_only)
   type: dict
 """
@@ -82,7 +82,7 @@ def _health(given: dict[str, Any]) -> dict[str, str]:
 
 
 def _with_own_keys(module: AnsibleModule) -> dict[str, str]:
-    """Return the keys: a run that was started without the secrets asks with those that the host has."""
+    """Return the API keys. A run without the secrets uses the keys of the host."""
     names = [str(model["name"]) for model in module.params["models"]]
     own = {name: key for name in names if (key := own_api_key(CONFIG / f"{name}.secret"))}
     module.no_log_values.update(own.values())
@@ -90,7 +90,7 @@ def _with_own_keys(module: AnsibleModule) -> dict[str, str]:
 
 
 def _tested(model: dict[str, Any], given: dict[str, Any]) -> tuple[str, dict[str, Any] | None, str]:
-    """Return the name of a model, what it answered, and what is wrong with that."""
+    """Return the name of a model, its answer, and what is wrong with the answer."""
     name = str(model["name"])
     try:
         key = given["api_keys"].get(name)
@@ -113,7 +113,7 @@ def main() -> None:
         },
         supports_check_mode=True,
     )
-    # Who serves a part of a model has no endpoint.
+    # A worker of a model over several hosts has no endpoint.
     given = {**module.params, "models": [one for one in module.params["models"] if is_asked(one)]}
     given["api_keys"] = _with_own_keys(module)
     if given["health_only"]:

@@ -1,27 +1,27 @@
 #!/usr/bin/python
-"""Ansible module: reads what a model's server has had to do since it started."""
+"""Ansible module: reads the requests that a model's server has had since it started."""
 
 from __future__ import annotations
 
 DOCUMENTATION = r"""
 ---
 module: vllm_traffic
-short_description: Reads what a model's server has had to do since it started
+short_description: Reads the requests that a model's server has had since it started
 description:
-  - Reads vLLM's own histograms of prompt and generation tokens from C(/metrics) of the server, which takes no key,
-    and counts in the unit's journal which shapes were compiled while it served.
-  - Changes nothing, and never fails; where the server cannot be read it says why.
+  - Reads vLLM's histograms of prompt and generation tokens from C(/metrics) of the server, which needs no key, and
+    counts in the unit's journal which shapes were compiled while it served.
+  - Changes nothing, and never fails. If the server cannot be read, it returns the reason.
 options:
   name:
     description: The model; its unit is C(vllm-<name>.service).
     type: str
     required: true
   host:
-    description: Address that the server listens on.
+    description: Address of the server.
     type: str
     default: 127.0.0.1
   port:
-    description: Its port.
+    description: Port of the server.
     type: int
     required: true
   timeout:
@@ -37,7 +37,7 @@ author:
 """
 
 EXAMPLES = r"""
-- name: Read what the model has had
+- name: Read the requests of the model
   vllm_traffic:
     name: qwq-32b
     port: 30001
@@ -50,11 +50,11 @@ traffic:
     C(requests) that ended in C(uptime_s); C(running) and C(waiting) now; C(mean_request_s); C(mean_token_s);
     C(num_blocks) of the KV cache; C(compiled), shapes that were compiled while serving, or null and
     C(journal_problem).
-    Null where the server cannot be read.
+    Null if the server cannot be read.
   returned: always
   type: dict
 problem:
-  description: Why the server cannot be read; an empty text where it can.
+  description: Why the server cannot be read; an empty text if it can.
   returned: always
   type: str
 """

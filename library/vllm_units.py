@@ -1,24 +1,24 @@
 #!/usr/bin/python
-"""Ansible module: looks at units until one of them changes, so that nobody has to ask over the network every second."""
+"""Ansible module: watches units until one of them changes, so that no query each second is needed over the network."""
 
 from __future__ import annotations
 
 DOCUMENTATION = r"""
 ---
 module: vllm_units
-short_description: Looks at the units of models until something happens to one of them
+short_description: Watches the units of models until one of them changes
 description:
-  - Returns as soon as a unit is no longer on its way (active, failed, vanished) or has been restarted once more,
-    at the latest after I(for_s). Used by the action plugin vllm_wait, which calls it again and again.
+  - Returns when a unit is no longer starting (active, failed, vanished) or has restarted once more, at the latest after
+    I(for_s). The action plugin vllm_wait calls it repeatedly.
   - Changes nothing.
 options:
   models:
-    description: Models whose units are looked at.
+    description: Models whose units are watched.
     type: list
     elements: str
     required: true
   restarts:
-    description: Restarts that are known of each; one more ends the look.
+    description: Known number of restarts of each model. One more ends the wait.
     type: dict
     default: {}
   for_s:
@@ -26,7 +26,7 @@ options:
     type: float
     default: 30
   interval:
-    description: Seconds between two looks.
+    description: Seconds between two checks.
     type: float
     default: 1
 author:
@@ -34,14 +34,14 @@ author:
 """
 
 EXAMPLES = r"""
-- name: Look at a model until it serves
+- name: Watch a model until it serves
   vllm_units:
     models: [qwq-32b]
 """
 
 RETURN = r"""
 units:
-  description: C(active), C(state), C(sub_state), C(status), C(restarts) by model; none of a model without a unit.
+  description: C(active), C(state), C(sub_state), C(status), C(restarts) by model; nothing for a model without a unit.
   returned: always
   type: dict
 """
@@ -54,7 +54,7 @@ from ansible.module_utils.gaudi_serve.host.observe_services import unit_states
 
 
 def settled(units: dict[str, Any], models: list[str], restarts: dict[str, Any]) -> bool:
-    """Tell whether there is something to say of one of the models."""
+    """Return whether one of the models has something to report."""
     for name in models:
         unit = units.get(name)
         if unit is None or unit["active"] or unit["state"] in ("failed", "inactive"):

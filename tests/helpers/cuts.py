@@ -186,7 +186,7 @@ STAGES = {
     "start": Stage("playbooks/models.yml", "end Apply | Start units", serving, served),
     "weights": Stage(
         "playbooks/weights.yml",
-        "begin Step | Run it",
+        "begin Step | Run the step",
         weightless,
         fetched,
         then="test $(du -sm /data/models/copy.partial 2>/dev/null | cut -f1) -gt 40",

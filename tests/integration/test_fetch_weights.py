@@ -181,7 +181,7 @@ def test_own_mistake_is_said_and_its_traceback_kept(host: Host, hub: Any) -> Non
     result = host.run(token=TOKEN, retries=None, source={**host.job["source"], "endpoint": f"http://u:{TOKEN}@[/x"})
     assert result["failed"]
     assert result["msg"].startswith("h1: model qwq: ")
-    assert "a mistake of the toolkit's; see " in result["msg"]
+    assert "a bug of the toolkit; see " in result["msg"]
     kept = (host.folder / "state/fetch.log").read_text(encoding="utf-8")
     assert "Traceback (most recent call last)" in kept
     assert TOKEN not in kept + result["msg"]
@@ -317,7 +317,7 @@ def test_folder_put_there_by_hand_is_taken_as_it_is(host: Host, hub: Any) -> Non
     (host.target / "model-2.safetensors").write_bytes(b"another one")
     result = host.run()
     assert result["changed"] is True
-    assert "is taken as it is" in result["msg"]
+    assert "is accepted without changes" in result["msg"]
     assert host.run()["changed"] is False
     assert hub.sent == []
     full = host.run(verify="full")
@@ -611,13 +611,13 @@ def test_links_out_of_a_folder_are_left_out(path_host: Host) -> None:
         ["alias.json", "config.json", "model-1.safetensors", "model-2.safetensors", "sub/vocab.txt"]
     )
     log = path_host.folder / "state/fetch.log"
-    assert f"link.json is a link out of {nfs}, and left out" in log.read_text()
+    assert f"link.json is a link out of {nfs}, and is ignored" in log.read_text()
     adopted = path_host.folder / "adopted"
     adopted.mkdir()
     (adopted / "config.json").write_text("{}")
     (adopted / "link.json").symlink_to(secret)
     result = path_host.run(target=str(adopted))
-    assert "taken as it is, 1 file (1 link out of it left out)" in result["msg"]
+    assert "accepted without changes, 1 file (1 link out of it ignored)" in result["msg"]
     assert "link.json" not in json.loads((adopted / ".gaudi-serve-weights.json").read_text())["files"]
 
 
@@ -626,7 +626,7 @@ def test_folder_of_nothing_but_links_is_refused(path_host: Host) -> None:
     links.mkdir()
     (links / "config.json").symlink_to(path_host.folder / "nfs/config.json")
     result = path_host.run(source={"kind": "path", "path": str(links)})
-    assert "holds links to files elsewhere only; name a folder that holds the files" in result["msg"]
+    assert "has only links to files elsewhere; name the folder that has the files" in result["msg"]
 
 
 def users(host: Host, suffix: str) -> Path:

@@ -58,8 +58,8 @@ def serve(folder: Path, *options: str, status: int = 3, group: str = "mirror", c
 
 def test_an_inventory_without_one_mirror_is_refused_in_a_sentence(tmp_path: Path) -> None:
     said = serve(tmp_path, group="servers")
-    assert "Nothing has been changed. Group mirror of the inventory has no host: it must have one host" in said
-    assert "Group mirror of the inventory has m0, m1: it must have one host" in serve(tmp_path, count=2)
+    assert "Nothing has been changed. Group mirror of the inventory has no host. It must have exactly one host" in said
+    assert "Group mirror of the inventory has m0, m1. It must have exactly one host" in serve(tmp_path, count=2)
 
 
 @pytest.mark.parametrize(

@@ -43,7 +43,7 @@ def test_a_good_plan_is_shown_and_written(tmp_path: Path) -> None:
     assert "CUSTOM STATS" in text and "gaudi_plan:" in text.partition("CUSTOM STATS")[2]
     status, text = run(tmp_path, "-e", "plan_file=/proc/none/plan.json")
     assert status == 2
-    assert "plan_file: /proc/none/plan.json: its folder must be there, and writable" in " ".join(text.split())
+    assert "plan_file: /proc/none/plan.json: its folder must exist, and be writable" in " ".join(text.split())
 
 
 def test_old_names_of_variables_count_and_are_named_once(tmp_path: Path) -> None:
@@ -184,7 +184,7 @@ def refused(folder: Path, **b: Any) -> tuple[int, str]:
 def test_a_stage_alone_stops_on_another_hosts_mistake_and_tells_a_refusal_by_its_status(tmp_path: Path) -> None:
     status, text = refused(tmp_path)
     assert "a: accelerator_cards 'many': must be" in text
-    assert "Nothing has been changed on any host, since a cannot take what is wished" in text
+    assert "Nothing has been changed on any host, because the plan of a has errors" in text
     assert "arg spec 'main' - Brings the serving images" not in text
     assert status == 3
 

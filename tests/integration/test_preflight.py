@@ -64,7 +64,7 @@ def test_preflight_refuses_a_governor_that_the_kernel_lacks_and_cores_that_contr
         **{"hosts": "all", "gather_facts": False, "vars": {"gaudi_stages": ["host_tuning", "vllm_service"]}},
         "vars_files": [f"{ROOT}/playbooks/vars/{name}.yml" for name in ("preflight", "stages")],
         "tasks": [
-            {"name": "See what is due", "gaudi_plan": {"due": True, "judge": True}},
+            {"name": "Plan the changes", "gaudi_plan": {"due": True, "judge": True}},
             {"name": "Judge", "ansible.builtin.import_role": {"name": "preflight", "tasks_from": "judge"}},
         ],
     }
@@ -78,4 +78,4 @@ def test_preflight_refuses_a_governor_that_the_kernel_lacks_and_cores_that_contr
     assert "Nothing has been changed. What must be fixed first:" in text, text
     for sentence in ("g: host_tuning_governor: 'ondemand': the host has performance, powersave", f"g: {SENTENCE}"):
         assert sentence.replace("'", "") in text.replace("'", ""), text
-    assert "Show what would change" not in text
+    assert "Show the pending changes" not in text

@@ -166,7 +166,7 @@ def test_of_one_wave_a_host_is_lost_and_another_too_slow_and_both_go_back(hosts:
     status, text = hosts.roll()
     assert status == 2, text
     assert "h02 could not be reached while it was changed, and the rollout stops: its connection was lost. It" in text
-    assert "h03 failed its checks, and the rollout stops: Verify | Refuse what is slower than before" in text
+    assert "h03 failed its checks, and the rollout stops: Verify | Fail if a model is slower than before" in text
     assert (hosts.changed, hosts.kept) == (["h01"], [])
     became = {"h01": "verified", "h02": "rolled_back", "h03": "rolled_back"}
     assert hosts.page == ("The rollout stopped at h02, h03.", became, {"h01"})
@@ -176,7 +176,7 @@ def test_a_host_that_is_lost_while_it_goes_back_goes_back(hosts: Hosts) -> None:
     change(hosts.folder, "h01", fault="slow", away={"at": "vllm_snapshot restored", "seconds": 3})
     status, text = hosts.roll()
     assert status == 2, text
-    assert "h01 failed its checks, and the rollout stops: Verify | Refuse what is slower than before" in text
+    assert "h01 failed its checks, and the rollout stops: Verify | Fail if a model is slower than before" in text
     assert (hosts.changed, hosts.kept) == ([], [])
     assert hosts.page == ("The rollout stopped at h01.", {"h01": "rolled_back"}, set())
 

@@ -202,14 +202,14 @@ def test_flipped_byte_in_the_folder_that_is_given(host: Host, giver: Giver) -> N
 def test_file_that_changes_while_it_is_given(host: Host, giver: Giver) -> None:
     given = giver.serve()
     (giver.folder / "model-1.safetensors").write_bytes(b"another one")
-    assert "model-1.safetensors is not as h0 has recorded it" in host.run(**given)["msg"]
+    assert "model-1.safetensors differs from the record of h0" in host.run(**given)["msg"]
     assert not host.target.exists()
-    assert "model-1.safetensors is not as recorded" in giver.listed()["msg"]
+    assert "model-1.safetensors differs from the record" in giver.listed()["msg"]
 
 
 def test_server_that_is_gone_or_not_ours(host: Host, giver: Giver) -> None:
     given = giver.serve()
-    assert "h0 serves another run by now (403)" in host.run(**{**given, "token": "old"})["msg"]
+    assert "h0 now serves another run (403)" in host.run(**{**given, "token": "old"})["msg"]
     giver.server.shutdown()
     giver.server.server_close()
     result = host.run(**given)
@@ -301,7 +301,7 @@ def test_one_run_leaves_anothers_server_alone(tmp_path: Path, monkeypatch: pytes
             with pytest.raises(serve_weights.WeightsError, match=r"another run serves weights \(weights-0a1b2c3d"):
                 serve_weights.work({**job, "do": do}, said.append)
         assert commands == []
-        assert said.count("another run serves weights (weights-0a1b2c3d.service); waiting for its end") == 4
+        assert said.count("another run serves weights (weights-0a1b2c3d.service); waiting until it ends") == 4
     units = {serve_weights.start(job, lambda text: None)["unit"] for _ in range(2)}
     assert len(units) == 2 and all(unit.startswith("weights-") for unit in units)
     assert [argv[1] for argv in commands] == [f"--unit={unit}" for unit in (c[1][7:] for c in commands)]
@@ -327,7 +327,7 @@ def test_link_out_of_the_folder_is_never_given(host: Host, giver: Giver) -> None
     shard.rename(giver.folder.with_name("elsewhere"))
     shard.symlink_to(giver.folder.with_name("elsewhere"))
     assert serve_weights.untouched(shard, {"size": stat.st_size, "mtime_ns": stat.st_mtime_ns})
-    assert "model-1.safetensors is not as h0 has recorded it" in host.run(**given)["msg"]
+    assert "model-1.safetensors differs from the record of h0" in host.run(**given)["msg"]
     shard.unlink()
     giver.folder.with_name("elsewhere").rename(shard)
     assert host.run(**given)["changed"] is True

@@ -93,7 +93,7 @@ def test_everything_wrong_is_said_at_once_and_nothing_is_written(tmp_path: Path)
     assert "Traceback" not in text and not (tmp_path / "buckets").exists()
     status, text = desk(tmp_path, "-e", "tune_dir=/proc/none/buckets")
     assert status == 2
-    assert "tune_dir: /proc/none/buckets: its folder must be there, and writable" in " ".join(text.split())
+    assert "tune_dir: /proc/none/buckets: its folder must exist, and be writable" in " ".join(text.split())
     status, text = desk(
         tmp_path, "-e", f"tune_dir={tmp_path}/mine", "-e", '{"tune_max_padding": {"prompt_tokens": 0.3}}'
     )

@@ -471,13 +471,13 @@ REPAIRS = "the packages are those of another task here"
 # Tasks that fetch, with the function that lists what they fetch; a text says why a task fetches nothing further.
 FETCHES: dict[tuple[str, str, str], Callable[[BundleHost], list[Item]] | str] = {
     ("accelerator_network", "apply.yml", "Install | Install the packages"): packages.accelerator_network,
-    ("container_runtime", "install.yml", "Install | Install the engine"): packages.container_runtime,
+    ("container_runtime", "install.yml", "Install | Install Docker"): packages.container_runtime,
     **dict.fromkeys(
         (
             ("container_runtime", "repositories.yml", f"Repositories | {name}")
             for name in (
-                *("Install what fetching and adding them needs", "Fetch the engine vendor's signing key"),
-                "Write the engine vendor's",
+                *("Install the packages for adding repositories", "Fetch Docker's signing key"),
+                "Write Docker's repository",
             )
         ),
         packages.container_runtime,
@@ -485,14 +485,14 @@ FETCHES: dict[tuple[str, str, str], Callable[[BundleHost], list[Item]] | str] = 
     **dict.fromkeys(
         (
             ("container_runtime", "runtime.yml", f"Runtime | {name}")
-            for name in ("Install what adding a repository needs", "Write its repository", "Install it")
+            for name in ("Install the packages for adding a repository", "Write the repository", "Install the package")
         ),
         packages.container_runtime,
     ),
-    ("container_runtime", "runtime.yml", "Runtime | Bring its programs back"): REPAIRS,
+    ("container_runtime", "runtime.yml", "Runtime | Install the missing programs again"): REPAIRS,
     ("driver", "apply.yml", "Apply | Install the packages together"): packages.driver,
-    ("driver", "fetch.yml", "Apply | Read what the repository has"): packages.driver,
-    ("driver", "source.yml", "Apply | Install what writing a repository needs"): packages.driver,
+    ("driver", "fetch.yml", "Apply | Update the package lists"): packages.driver,
+    ("driver", "source.yml", "Apply | Install the packages for writing a repository"): packages.driver,
     ("driver", "source.yml", "Apply | Write the vendor's repository"): packages.driver,
     (
         "gateway",
@@ -501,21 +501,21 @@ FETCHES: dict[tuple[str, str, str], Callable[[BundleHost], list[Item]] | str] = 
     ): packages.gateway,
     ("host_tuning", "apply.yml", "Governor | Install cpupower"): packages.host_tuning,
     ("link_validation", "measure.yml", "Measure | Measure the links"): images.link_measurement,
-    ("model_weights", "apply.yml", "Install | Install what fetching needs"): weights.weights,
-    ("model_weights", "clients.yml", "Clients | Make the environment"): "python3-venv has what it needs",
-    ("model_weights", "clients.yml", "Clients | Install them"): weights.weights,
-    ("model_weights", "step.yml", "Step | Run it"): weights.weights,
+    ("model_weights", "apply.yml", "Install | Install the packages for fetching"): weights.weights,
+    ("model_weights", "clients.yml", "Clients | Create the environment"): "python3-venv has what it needs",
+    ("model_weights", "clients.yml", "Clients | Install the packages"): weights.weights,
+    ("model_weights", "step.yml", "Step | Run the step"): weights.weights,
     ("monitoring", "prepare.yml", "Install | Install the programs"): packages.monitoring,
-    ("offline", "apply.yml", "Packages | Read what the mirror has"): "from the site's mirror",
+    ("offline", "apply.yml", "Packages | Update the package lists from the mirror"): "from the site's mirror",
     ("site_mirror", "install.yml", "Install | Install the packages"): packages.site_mirror,
     ("vllm_image", "bring.yml", "Load | Pull the image"): images.images,
-    ("vllm_image", "bring.yml", "Load | Take the image from another host"): "from a host of the inventory",
-    ("vllm_image", "bring.yml", "Load | Make the archive on the controller"): images.images,
-    ("vllm_image", "build.yml", "Build | Pull the base image of a registry that asks for a login"): images.images,
+    ("vllm_image", "bring.yml", "Load | Pull the image from another host"): "from a host of the inventory",
+    ("vllm_image", "bring.yml", "Load | Build the archive on the controller"): images.images,
+    ("vllm_image", "build.yml", "Build | Pull the base image from a registry with a login"): images.images,
     ("vllm_image", "build.yml", "Build | Build the image"): images.images,
-    ("vllm_image", "give.yml", "Give | Install its package"): packages.images,
-    ("vllm_image", "give.yml", "Give | Put the images into it"): "a registry of the host's own",
-    ("vllm_image", "take.yml", "Give | End the registry"): "a registry of the host's own",
+    ("vllm_image", "give.yml", "Serve | Install the package"): packages.images,
+    ("vllm_image", "give.yml", "Serve | Copy the images to the registry"): "a registry of the host's own",
+    ("vllm_image", "take.yml", "Serve | Stop the registry"): "a registry of the host's own",
 }
 # Files with programs that fetch, and the function or the reason as above.
 PROGRAM_FILES: dict[str, Callable[[BundleHost], list[Item]] | str] = {
@@ -604,7 +604,9 @@ def test_a_new_task_that_fetches_is_seen(task: dict[str, Any]) -> None:
 
 
 def test_names_of_packages_are_read_from_the_tasks_that_install_them() -> None:
-    assert apt_names("driver", "source.yml", "Apply | Install what writing a repository needs") == ["python3-debian"]
+    assert apt_names("driver", "source.yml", "Apply | Install the packages for writing a repository") == [
+        "python3-debian"
+    ]
     with pytest.raises(InputError, match="no such task installs packages"):
         apt_names("driver", "source.yml", "Apply | Install nothing")
     with pytest.raises(InputError, match="'gaudi_system' is undefined"):

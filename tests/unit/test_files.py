@@ -52,9 +52,9 @@ def test_a_folder_where_a_file_belongs_is_named_before_anything_is_written(
     (folder / "kept").mkdir(parents=True)
     plain.write_text("kept")
     for given, sentence in (
-        ({"files": [file(first), file(folder)]}, f"{folder}: is a folder, where a file belongs"),
-        ({"files": [file(first)], "absent": [str(folder)]}, f"{folder}: is a folder, where a file was to be removed"),
-        ({"files": [file(first), file(plain / "x")]}, f"{plain}: is a file, where a folder belongs"),
+        ({"files": [file(first), file(folder)]}, f"{folder}: is a folder, but must be a file"),
+        ({"files": [file(first)], "absent": [str(folder)]}, f"{folder}: is a folder, but must be a file to remove"),
+        ({"files": [file(first), file(plain / "x")]}, f"{plain}: is a file, but must be a folder"),
     ):
         said = run(capsys, check, **given)
         assert said["failed"]

@@ -51,13 +51,13 @@ def test_what_gives_a_server_more_than_it_seems_is_warned_of() -> None:
 @pytest.mark.parametrize(
     ("name", "arguments", "deprecation"),
     [
-        ("gaudi_found", {"role": "x", "found": {"a": 1}}, "option found of gaudi_baseline is values now"),
+        ("gaudi_found", {"role": "x", "found": {"a": 1}}, "option found of gaudi_baseline is now values"),
         (
             "gaudi_baseline",
             {"role": "x", "brought": {"keys": {}}},
-            "option brought of gaudi_baseline is installed now",
+            "option brought of gaudi_baseline is now installed",
         ),
-        ("vllm_kept", {"state": "kept"}, "state kept of vllm_snapshot is state saved now"),
+        ("vllm_kept", {"state": "kept"}, "state kept of vllm_snapshot is now saved"),
     ],
 )
 def test_names_of_before_work_for_one_release_and_say_what_replaces_them(

@@ -495,6 +495,6 @@ def test_the_module_tests_nothing_in_check_mode_and_beside_a_program(machine: Ma
     with (machine.state / "lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         found = module_result(machine)
-    assert found["msg"] == "another run tests the cards of this host; wait for its end"
+    assert found["msg"] == "another run tests the cards of this host; wait until it ends"
     found = module_result(machine, accelerator="rocm")
     assert found["failed"] and found["msg"].startswith("no acceptance test for this platform")

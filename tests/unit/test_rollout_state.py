@@ -28,8 +28,12 @@ BEFORE = {"m": {"tokens_s": 500.0, "first_token_s": 0.1}}
 SLOW = {"m": {"tokens_s": 100.0, "first_token_s": 0.1}}
 GIVEN: dict[Event, dict[str, Any]] = {
     Event.VERIFY: {"before": BEFORE, "after": BEFORE, "tolerance": 0.8},
-    Event.FAIL: {"task": "Verify | Ask every model", "result": {"msg": "nonsense"}},
-    Event.GIVE_UP: {"task": "Roll back | Ask every model", "result": {"msg": "no answer"}, "unreachable_s": 0},
+    Event.FAIL: {"task": "Verify | Send test requests to every model", "result": {"msg": "nonsense"}},
+    Event.GIVE_UP: {
+        "task": "Roll back | Send test requests to every model",
+        "result": {"msg": "no answer"},
+        "unreachable_s": 0,
+    },
 }
 WAVES = [["h1"], ["h2", "h3"]]
 # Every pair that is allowed, apart from the code's own table.
@@ -175,7 +179,7 @@ AGAIN = "It serves again what served before; the other hosts of later waves are 
     [
         (
             path(*CHANGE, "fail", "restore", fail={"result": {"msg": "no model\nRuntimeError: a\nb"}}),
-            "h2 failed its checks, and the rollout stops: Verify | Ask every model: no model. "
+            "h2 failed its checks, and the rollout stops: Verify | Send test requests to every model: no model. "
             f"{AGAIN}\nRuntimeError: a\nb",
         ),
         # Another run has locked the host: whose that is stands in the place of the task.
@@ -208,16 +212,16 @@ AGAIN = "It serves again what served before; the other hosts of later waves are 
         ),
         (
             path(*CHANGE, "fail", "give_up"),
-            "h2 failed its checks, and the rollout stops: Verify | Ask every model: nonsense. It could not be "
-            "rolled back, and stays drained"
-            ": Roll back | Ask every model: no answer; run this again",
+            "h2 failed its checks, and the rollout stops: Verify | Send test requests to every model: nonsense. "
+            "It could not be "
+            "rolled back, and stays drained: Roll back | Send test requests to every model: no answer; run this again",
         ),
         # Lost once more while it was rolled back.
         (
             path(*CHANGE, "fail", "lose"),
-            "h2 failed its checks, and the rollout stops: Verify | Ask every model: nonsense. It could not be "
-            "rolled back, and stays drained"
-            f": {LOST}; run this again",
+            "h2 failed its checks, and the rollout stops: Verify | Send test requests to every model: nonsense. "
+            "It could not be "
+            f"rolled back, and stays drained: {LOST}; run this again",
         ),
     ],
 )

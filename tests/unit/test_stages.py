@@ -152,43 +152,47 @@ def preflight(screen: Screen, announced: Mapping[str, list[str]]) -> None:
     screen.play("Preflight")
     screen.run("preflight : Preflight | Read the live state of the host", "gaudi_facts", seconds=2, changed=False)
     if announced:
-        screen.say("preflight : Judge | Show what would change", announced)
+        screen.say("preflight : Judge | Show the pending changes", announced)
     screen.say("preflight : Judge | Show warnings", {"demo-gaudi": WARNINGS})
-    screen.play("Stop where a plan has errors")
+    screen.play("Stop if a plan has errors")
 
 
 def host_stage(screen: Screen) -> None:
     screen.play("Tune the hosts")
-    screen.say("host_tuning : Apply | Say what differs", {host: ["GRUB drop-in: is not there"] for host in BOTH})
+    screen.say("host_tuning : Apply | Show the differences", {host: ["GRUB drop-in: is not there"] for host in BOTH})
     screen.run("host_tuning : Apply | Save the baseline before the first change", "gaudi_baseline")
     written = {"written": ["/etc/default/grub.d/zz-gaudi-serve.cfg"]}
     screen.run("host_tuning : Grub | Write or remove the drop-in", "gaudi_files", result=written)
     screen.run("host_tuning : Sysctl | Write the file", "gaudi_files", result={"written": ["/etc/sysctl.d/a.conf"]})
     screen.run("host_tuning : Reboot | Reboot the host", "reboot", seconds=24)
-    screen.say("host_tuning : Apply | Say what differs", {host: ["cpu0: powersave -> performance"] for host in BOTH})
-    screen.run("host_tuning : Governor | Set it live")
+    screen.say(
+        "host_tuning : Apply | Show the differences", {host: ["cpu0: powersave -> performance"] for host in BOTH}
+    )
+    screen.run("host_tuning : Governor | Set the governor live")
 
 
 def runtime_stage(screen: Screen) -> None:
-    screen.play("Bring the container runtime")
+    screen.play("Install the container runtime")
     packages = {"name": ["docker.io", "apparmor"], "state": "present"}
-    screen.run("container_runtime : Install | Install the engine", "apt", args=packages, seconds=14)
+    screen.run("container_runtime : Install | Install Docker", "apt", args=packages, seconds=14)
     files = {"written": ["/etc/docker/daemon.json"]}
     screen.run("container_runtime : Configure | Write the files", "gaudi_files", result=files)
     restart = {"name": "docker.service", "state": "restarted", "daemon_reload": True}
-    screen.run("container_runtime : Engine | Restart it", "systemd_service", args=restart)
+    screen.run("container_runtime : Engine | Restart Docker", "systemd_service", args=restart)
     screen.run("container_runtime : Repositories | Secret", args={"name": "hunter2"}, hidden=True)
 
 
 def images_stage(screen: Screen) -> None:
-    screen.play("Bring the images")
+    screen.play("Provide the images")
     brought = {"installed": {"images": {"vllm-cpu:0.32.0": None}}}
-    screen.run("vllm_image : Load | Keep that the image was not there", "gaudi_baseline", "demo-cpu", args=brought)
+    screen.run(
+        "vllm_image : Load | Record that the host did not have the image", "gaudi_baseline", "demo-cpu", args=brought
+    )
     spool = {"path": "/var/lib/gaudi-serve/spool", "state": "directory"}
     screen.run("vllm_image : Load | Create the spool folder", "file", "demo-cpu", args=spool)
     screen.run("vllm_image : Load | Load the archive", "command", "demo-cpu", seconds=75)
-    brought = {"installed": {"images": {"vllm-cpu:0.32.0": "sha256:1"}}}
-    screen.run("vllm_image : Load | Keep which image has come", "gaudi_baseline", "demo-cpu", args=brought)
+    provided = {"installed": {"images": {"vllm-cpu:0.32.0": "sha256:1"}}}
+    screen.run("vllm_image : Load | Record the identifier of the image", "gaudi_baseline", "demo-cpu", args=provided)
 
 
 def models_stage(screen: Screen) -> None:
@@ -223,7 +227,7 @@ def first_run(columns: int = 0) -> str:
 def nothing_due(columns: int = 0) -> str:
     screen = Screen(columns)
     preflight(screen, {})
-    for name in ("Tune the hosts", "Bring the driver", "Bring the images", "Serve the models"):
+    for name in ("Tune the hosts", "Install the driver", "Provide the images", "Serve the models"):
         screen.play(name)
     report(screen)
     return screen.text()
@@ -234,21 +238,27 @@ def check(columns: int = 0) -> str:
     preflight(screen, DUE)
     host_stage(screen)
     runtime_stage(screen)
-    screen.play("Bring the images")
-    would = {"demo-cpu": "would bring vllm-cpu:0.32.0 from /srv/vllm-cpu.tar"}
-    screen.say("vllm_image : Load | Say what would be brought", would, changed=True)
+    screen.play("Provide the images")
+    would = {"demo-cpu": "would provide vllm-cpu:0.32.0 from /srv/vllm-cpu.tar"}
+    screen.say("vllm_image : Load | Report the images that would be provided", would, changed=True)
     report(screen)
     return screen.text()
 
 
 def failures(columns: int = 0) -> str:
     screen = Screen(columns)
-    screen.play("Bring the container runtime")
-    screen.run("container_runtime : Install | Install the engine", "apt", args={"name": "docker.io"})
+    screen.play("Install the container runtime")
+    screen.run("container_runtime : Install | Install Docker", "apt", args={"name": "docker.io"})
     inner = {"msg": "non-zero return code", "rc": 1, "cmd": ["docker", "info"], "stderr": "no daemon", "stdout": "a\nb"}
-    screen.fail("demo-cpu", "container_runtime : Engine | Wait for its answer", inner, rescued=True)
-    text = "demo-cpu: the engine did not take daemon.json; the previous one is back. See journalctl -u docker."
-    screen.fail("demo-cpu", "container_runtime : Engine | Say what happened", {"msg": text}, "fail", rescuing=True)
+    screen.fail("demo-cpu", "container_runtime : Engine | Wait until Docker answers", inner, rescued=True)
+    text = "demo-cpu: Docker refused daemon.json. The previous file is restored. See journalctl -u docker."
+    screen.fail(
+        "demo-cpu",
+        "container_runtime : Engine | Fail, because Docker refused the file",
+        {"msg": text},
+        "fail",
+        rescuing=True,
+    )
     screen.fail("demo-gaudi", "container_runtime : Ignored", inner, ignored=True)
     refusal = ["Nothing has been changed. What must be fixed first:", "demo-gaudi: port: 99999: 1 to 65535\nand more"]
     screen.fail("demo-gaudi", "container_runtime : Refuse", {"msg": refusal}, "fail")
@@ -318,8 +328,8 @@ def test_hosts_that_say_the_same_say_it_once_in_the_order_of_the_play() -> None:
 def test_what_a_stage_says_of_a_change_that_nobody_has_announced_is_shown() -> None:
     screen = Screen()
     screen.play("Tune the hosts")
-    screen.say("Apply | Say what differs", {"demo-cpu": ["cpu0: powersave -> performance"]})
-    screen.run("Governor | Set it live", "command", "demo-cpu")
+    screen.say("Apply | Show the differences", {"demo-cpu": ["cpu0: powersave -> performance"]})
+    screen.run("Governor | Set the governor live", "command", "demo-cpu")
     assert screen.text().splitlines()[:2] == [
         "demo-cpu: cpu0: powersave -> performance",
         "demo-cpu    host       CPU governor  0 s",

@@ -88,12 +88,16 @@ def test_a_network_card_without_its_node_starts_no_server(
     verbs, devices = tmp_path / "sys/class/infiniband/mlx5_0/device/infiniband_verbs", tmp_path / "dev/infiniband"
     devices.mkdir(parents=True)
     (devices / "rdma_cm").touch()
-    with pytest.raises(supervisor.SupervisorError, match=r"mlx5_0/device/infiniband_verbs/\* is not there"):
+    with pytest.raises(
+        supervisor.SupervisorError, match=r"mlx5_0/device/infiniband_verbs/\* of the network card is missing"
+    ):
         one.options([6, 7])
     # The kernel numbers it otherwise after a boot.
     for number in (3, 0):
         (verbs / f"uverbs{number}").mkdir(parents=True)
-        with pytest.raises(supervisor.SupervisorError, match=f"/dev/infiniband/uverbs{number} is not there"):
+        with pytest.raises(
+            supervisor.SupervisorError, match=f"/dev/infiniband/uverbs{number} of the network card is missing"
+        ):
             one.options([6, 7])
         (devices / f"uverbs{number}").touch()
         text = " ".join(one.options([6, 7]))
@@ -154,7 +158,7 @@ def test_a_container_of_someone_else_is_left_alone(
     calls: list[tuple[str, ...]] = []
     monkeypatch.setattr(one, "inspect", lambda: record)
     monkeypatch.setattr(supervisor, "docker", lambda *arguments, **_: calls.append(arguments))
-    with pytest.raises(supervisor.SupervisorError, match="gaudi-serve did not make it"):
+    with pytest.raises(supervisor.SupervisorError, match="gaudi-serve did not create it"):
         one.adopted()
     one.remove()
     assert calls == []
@@ -316,7 +320,7 @@ def test_what_the_runtime_tells_a_container_is_told(
             one.check_cards([99])
         finally:
             process.kill()
-    assert "tells the container HABANA_RUNTIME_ERROR: netConfig: deviceType: no such file" in capsys.readouterr().out
+    assert "reports HABANA_RUNTIME_ERROR: netConfig: deviceType: no such file" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("content", [None, "", "{}", "{half", "[]"])
@@ -342,7 +346,7 @@ def test_version_that_runs_is_written_down(
     supervisor: ModuleType, one: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     one.record()
-    assert "cannot write down" in capsys.readouterr().out, "in a folder that is not there"
+    assert "cannot record" in capsys.readouterr().out, "in a folder that is not there"
     one.state = one.path.parent
     one.record()
     record = json.loads((one.state / "supervisor.json").read_text(encoding="utf-8"))

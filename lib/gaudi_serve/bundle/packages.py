@@ -62,9 +62,9 @@ def _no_address(origin: str, variable: str) -> str:
 def _tools(role: str, file: str) -> list[str]:
     """Return what writing a repository needs."""
     tasks = {
-        "source.yml": "Apply | Install what writing a repository needs",
-        "runtime.yml": "Runtime | Install what adding a repository needs",
-        "repositories.yml": "Repositories | Install what fetching and adding them needs",
+        "source.yml": "Apply | Install the packages for writing a repository",
+        "runtime.yml": "Runtime | Install the packages for adding a repository",
+        "repositories.yml": "Repositories | Install the packages for adding repositories",
     }
     return apt_names(role, file, tasks[file])
 

@@ -1,6 +1,6 @@
-"""Files that are written whole, or not at all.
+"""Files that are written completely, or not at all.
 
-Standard library only: the programs that bring weights to a host import it too, from a folder of their own.
+Standard library only: the programs for weights on a host have a copy of this file.
 """
 
 from __future__ import annotations
@@ -10,13 +10,13 @@ from pathlib import Path
 
 
 def write_whole(path: str | Path, text: str, mode: int) -> None:
-    """Write a file beside its name, bring it to the disk and rename it: a power cut leaves the old one or the new one.
+    """Write a temporary file, sync it to the disk and rename it: a power failure leaves the old file or the new one.
 
-    The owner of a file that is there already stays; the folder must be there. What a writer that was killed has left
-    beside it goes with the next write.
+    The owner of an existing file stays. The folder must exist. The next write removes the temporary file of a killed
+    one.
 
     Raises:
-        OSError: where the system refuses; the file is as it was then, and nothing lies beside it.
+        OSError: if the system refuses; the file is then unchanged, and there is no temporary file.
     """
     target = Path(path)
     beside = target.with_name(f".{target.name}.new")
@@ -38,7 +38,7 @@ def write_whole(path: str | Path, text: str, mode: int) -> None:
 
 
 def sync_folder(path: Path) -> None:
-    """Bring a folder's names to the disk, where later steps rely on what is there and what is gone."""
+    """Sync the names of a folder to the disk, because later steps rely on them."""
     folder = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
     try:
         os.fsync(folder)

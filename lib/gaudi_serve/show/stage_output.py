@@ -32,16 +32,16 @@ TOPICS = {
     ("host", "Governor"): "CPU governor",
     ("images", "Load"): "",
     ("images", "Build"): "",
-    ("images", "Give"): "",
+    ("images", "Serve"): "",
 }
 # Modules whose changes are the toolkit's own book-keeping, shown where nothing else is.
 NOTES = ("gaudi_baseline", "gaudi_lock", "gaudi_dpkg")
 # How a thing is said to be about to happen, and to have happened.
 DONE = {
-    "bring": "brought",
     "disable": "disabled",
     "enable": "enabled",
     "install": "installed",
+    "provide": "provided",
     "purge": "purged",
     "reboot": "rebooted",
     "reload": "reloaded",
@@ -54,7 +54,7 @@ DONE = {
 STATES = {"started": "start", "restarted": "restart", "stopped": "stop", "reloaded": "reload"}
 FILES = ("copy", "template", "file", "lineinfile", "blockinfile", "replace", "get_url", "deb822_repository")
 # Messages of a role that a playbook shows again, host by host, when it is through.
-LISTED_AT_THE_END = ("Reset | Say what goes",)
+LISTED_AT_THE_END = ("Reset | Show the changes",)
 FEW = 3  # files that are named; of more, their number is told
 MANY = 4  # hosts; of more, those that failed are told once more at the end, with their reasons
 SUMMARY_LENGTH = 200  # characters of such a reason
@@ -205,8 +205,8 @@ def changes(outcome: Outcome, stage: str) -> list[Change]:
     if task.module in NOTES:
         installed = args.get("installed") if isinstance(args.get("installed"), Mapping) else {}
         images = (installed or {}).get("images") or {}
-        # What is about to be brought stands there without what it is; it may never come.
-        come = [Change("bring", str(name)) for name, known in images.items() if known]
+        # An image without an identifier is not provided yet, and may fail.
+        come = [Change("provide", str(name)) for name, known in images.items() if known]
         return come or [Change("", task.phrase, weak=True)]
     if task.module == "debug":
         return [Change("", _without_would(line)) for line in said(result)]

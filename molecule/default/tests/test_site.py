@@ -231,7 +231,7 @@ def test_a_mistake_of_one_host_stops_all_before_anything_is_changed(playbook: An
     run = playbook("site.yml", accelerator_cards=7)
     text = run.flat
     assert run.status != 0
-    assert "Nothing has been changed on any host, since mol-gaudi cannot take" in text, run.text
+    assert "Nothing has been changed on any host, because the plan of mol-gaudi has errors" in text, run.text
     assert "accelerator_cards" in text
     assert "TASK [host_tuning : Report" not in run.text
     assert "TASK [Show the table]" not in run.text
@@ -303,5 +303,5 @@ def test_a_host_without_cards_is_reset(playbook: Any) -> None:
     assert run.status == 0, run.text
     assert "taken back: governor of CPUs" in run.flat
     assert playbook("playbooks/reset.yml", "--limit", "mol-cpu", reset_confirm="reset").changed_nothing
-    gone = playbook("playbooks/reset.yml", "--start-at-task", "Hold the host", reset_confirm="perhaps")
+    gone = playbook("playbooks/reset.yml", "--start-at-task", "Lock the host", reset_confirm="perhaps")
     assert "changed=0" in gone.flat and "Models" not in gone.text

@@ -146,7 +146,7 @@ def test_a_part_that_dies_takes_all_parts_with_it_and_no_other_model(host: Any) 
     assert starts("copies") == before["copies"]
     # With the head's own end before it, where the head's server noticed it first.
     assert logged(A, "split", f"{B}: the server ended with status 137")
-    assert logged(A, "rayed", f"gaudi-serve: {B} ends this start: the server ended with status 1")
+    assert logged(A, "rayed", f"gaudi-serve: {B} stops this start: the server ended with status 1")
 
 
 @pytest.mark.on(A)
@@ -157,7 +157,7 @@ def test_a_cut_network_is_seen_within_the_time_and_heals_by_itself(host: Any, lo
     try:
         # No socket is closed, and /health of a head says 200 all the time.
         for name, model in product((A, B), PORTS):
-            seen = partial(logged, name, model, "nothing was heard of")
+            seen = partial(logged, name, model, "was silent for")
             assert eventually(seen, 2 * SEEN_S), (name, model)
         assert time.monotonic() - begun < 2 * SEEN_S
     finally:
@@ -192,7 +192,7 @@ def test_one_host_of_a_model_alone_is_refused(playbook: Any) -> None:
     assert f"model split: hosts {[A, B]}".replace("'", "") in run.flat.replace('"', "").replace("'", ""), run.text
     assert f"--limit ({A},{B})" in run.flat
     stopped = playbook("playbooks/stop.yml", "--limit", B, model="split")
-    assert stopped.status != 0 and f"write --limit {A},{B}" in stopped.flat, stopped.text
+    assert stopped.status != 0 and f"Use --limit {A},{B}" in stopped.flat, stopped.text
     assert serves("split")
 
 

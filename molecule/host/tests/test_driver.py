@@ -138,7 +138,7 @@ def test_a_port_that_is_down_is_named(host: Any, playbook: Any) -> None:
         allowed = playbook("playbooks/driver.yml", driver_ports_may_be_down=[8])
     finally:
         simulate(host, cards=cards)
-    assert "mol-host: card 5: ports 8 are down; look at cables" in run.flat
+    assert "mol-host: card 5: ports 8 are down; check cables" in run.flat
     assert allowed.changed_nothing, allowed.text
 
 

@@ -177,7 +177,7 @@ def test_an_engine_that_does_not_take_the_file_gets_its_old_one_back(host: Any, 
     # A folder that cannot be made: the merged file is valid JSON, but no engine starts with it.
     run = playbook("playbooks/runtime.yml", container_runtime_data_root="/proc/nowhere")
     assert run.status != 0
-    assert "the previous one is back and runs" in run.flat, run.text
+    assert "The previous file is restored, and Docker runs with it" in run.flat, run.text
     assert host.file(DAEMON).sha256sum == before
     assert info(host)["ServerVersion"]
 

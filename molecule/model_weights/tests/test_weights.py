@@ -148,7 +148,7 @@ def test_server_of_another_run_is_left_alone(host: Any, other: Any, playbook: An
     run = playbook(PLAYBOOK, "--limit", "all", __model_weights_idle=5)
     said = run.flat
     assert run.status != 0
-    assert f"another run serves weights ({UNIT}-live.service); start again when it has ended" in said
+    assert f"another run serves weights ({UNIT}-live.service); run again when it has ended" in said
     assert host.check_output(f"systemctl is-active {UNIT}-live") == "active"
     host.check_output(f"systemctl stop {UNIT}-live")
     other.check_output(f"mv /data/Copied {DATA}/Copied")

@@ -193,9 +193,9 @@ def test_killed_server_comes_back_and_the_next_run_asks_it(
     assert ask(30001, "qwq-32b")["choices"]
     first, second = playbook("playbooks/models.yml"), playbook("playbooks/models.yml")
     assert first.changed_nothing, first.text
-    assert "Ask every model that has started" in first.text
+    assert "Send test requests to every started model" in first.text
     assert second.changed_nothing, second.text
-    assert "Ask every model that has started" not in second.text
+    assert "Send test requests to every started model" not in second.text
 
 
 def test_changed_model_is_restarted_alone_and_listens_as_planned(host: Any, playbook: Any, started: Any) -> None:
@@ -406,7 +406,7 @@ def test_stopped_and_removed_models(host: Any, playbook: Any, unit: Any, started
     assert not host.service("vllm-qwq-32b").is_enabled
     run = playbook("playbooks/restart.yml", vllm_models=models(state="stopped"), model="qwq-32b")
     assert run.status != 0
-    assert "mol-service: model qwq-32b: is planned stopped here (state: stopped)" in run.flat
+    assert "mol-service: model qwq-32b: its entry has state: stopped" in run.flat
     assert unit("qwq-32b", "ActiveState") == "inactive"
     run = playbook("playbooks/models.yml", vllm_models=MODELS[1:])
     assert run.status == 0, run.text

@@ -73,7 +73,7 @@ def test_an_upgrade_moves_the_layer_that_has_changed(host: Any, giver: Any, play
     giver.check_output("docker create --name changed site/next:1 / && docker cp /etc/hostname changed:/changed")
     giver.check_output("docker commit changed site/next:2 && docker rm changed")
     checked = take(2, "--check")
-    assert checked.status == 0 and "would bring site/next:2 from mol-image-a" in checked.flat, checked.text
+    assert checked.status == 0 and "would provide site/next:2 from mol-image-a" in checked.flat, checked.text
     begin = received(host)
     run = take(2)
     assert run.status == 0, run.text

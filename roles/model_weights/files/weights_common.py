@@ -1,4 +1,4 @@
-"""What fetching and converting share: the manifest, checksums, disk space, renaming, locks, progress.
+"""Shared code of fetching and converting: the manifest, checksums, disk space, renaming, locks, progress.
 
 Standard library only: fetching from git or a path, and converting, need nothing else on the host.
 """
@@ -27,17 +27,17 @@ from whole import sync_folder, write_whole
 
 GIB = 1 << 30
 CHUNK = 1 << 22
-# A file system that is full to the last byte serves nobody; what is written besides the weights needs some too.
+# A file system must keep some free space, because other files than weights are written too.
 SPARE = 16 << 20
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 class WeightsError(Exception):
-    """Why it cannot be done; the text is for the user, and trying again does not help."""
+    """An error of a job. The text is for the user, and a retry does not help."""
 
 
 def read_manifest(folder: Path) -> dict[str, Any] | None:
-    """Return a folder's manifest, or None where there is no readable one."""
+    """Return a folder's manifest, or None without a readable one."""
     try:
         found = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
     except (OSError, ValueError):
@@ -46,12 +46,12 @@ def read_manifest(folder: Path) -> dict[str, Any] | None:
 
 
 def write_manifest(folder: Path, source: dict[str, Any], revision: str | None, files: dict[str, Any]) -> None:
-    """Write a folder's manifest beside its place and rename it.
+    """Write a folder's manifest next to its path and rename it.
 
     Args:
         folder: the folder that it describes.
-        source: where the files came from, as the user said it.
-        revision: what was resolved from it, such as a commit.
+        source: source of the files, as the user set it.
+        revision: the resolved revision, such as a commit.
         files: ``{name: {size (bytes), sha256, mtime_ns}}``.
     """
     manifest = {
@@ -66,7 +66,7 @@ def write_manifest(folder: Path, source: dict[str, Any], revision: str | None, f
 
 
 def digests(path: Path, blob: bool = False) -> tuple[str, str | None]:
-    """Return a file's sha256 and, where asked for, the name that git gives its content."""
+    """Return a file's sha256 and, on request, the name that git gives its content."""
     sha256, total = hashlib.sha256(), path.stat().st_size
     sha1 = hashlib.sha1(b"blob %d\0" % total, usedforsecurity=False) if blob else None
     with path.open("rb") as handle:
@@ -78,13 +78,13 @@ def digests(path: Path, blob: bool = False) -> tuple[str, str | None]:
 
 
 def entry(path: Path, sha256: str | None) -> dict[str, Any]:
-    """Return a file's line of the manifest."""
+    """Return a file's entry of the manifest."""
     stat = path.stat()
     return {"size": stat.st_size, "sha256": sha256, "mtime_ns": stat.st_mtime_ns}
 
 
 def untouched(path: Path, known: dict[str, Any]) -> bool:
-    """Tell, without reading it, whether a file is as the manifest has it."""
+    """Return, without reading it, whether a file is as in the manifest."""
     try:
         stat = path.stat()
     except OSError:
@@ -93,17 +93,17 @@ def untouched(path: Path, known: dict[str, Any]) -> bool:
 
 
 def files_below(folder: Path) -> dict[str, Path]:
-    """Return the files of a model by name; neither git's nor the toolkit's own, and no links out of the folder."""
+    """Return the files of a model by name, without git's and the toolkit's own files, and links out of the folder."""
     return {name: path for name, path in _named(folder).items() if inside(path, folder)}
 
 
 def links_out(folder: Path) -> list[str]:
-    """Return the names that are links to files elsewhere: what such a file holds was not put into the folder."""
+    """Return the names that are links to files outside the folder, whose content is not part of it."""
     return [name for name, path in _named(folder).items() if not inside(path, folder)]
 
 
 def inside(path: Path, folder: Path) -> bool:
-    """Tell whether a file, all links followed, is one of a folder's own."""
+    """Return whether a file, after following all links, is in the folder."""
     try:
         return path.resolve(strict=True).is_relative_to(folder.resolve(strict=True))
     except (OSError, RuntimeError):
@@ -120,16 +120,16 @@ def safe_name(name: str) -> str:
     """Return a file's name if it stays inside its folder.
 
     Raises:
-        WeightsError: where it would leave it, or be taken for the toolkit's own.
+        WeightsError: if it would be outside, or has a name of the toolkit.
     """
     parts = name.split("/")
     if name.startswith("/") or "\0" in name or any(part in ("", ".", "..") for part in parts) or parts[0] == WORK:
-        raise WeightsError(f"the source names a file {name!r}, which has no place in a folder of weights")
+        raise WeightsError(f"the source has a file {name!r}, whose name is not allowed in a folder of weights")
     return name
 
 
 def need_space(job: dict[str, Any], folder: Path, needed: int) -> None:
-    """Look at the free space before anything is written.
+    """Check the free space before anything is written.
 
     Raises:
         WeightsError: with host, model, path, needed and free GiB.
@@ -147,9 +147,9 @@ def need_space(job: dict[str, Any], folder: Path, needed: int) -> None:
 
 
 def put_in_place(partial: Path, target: Path) -> None:
-    """Give a whole folder its final name; what had it is removed afterwards."""
+    """Give a complete folder its final name. The previous folder is removed afterwards."""
     old = old_of(target)
-    # An empty folder is taken the place of by the rename itself.
+    # The rename itself replaces an empty folder.
     if target.exists() and any(target.iterdir()):
         if old.exists():
             shutil.rmtree(old)
@@ -162,18 +162,18 @@ def put_in_place(partial: Path, target: Path) -> None:
 
 @contextlib.contextmanager
 def alone(state: Path, log: Log) -> Iterator[None]:
-    """Let one run at a time work on a model; a second one waits for the first."""
+    """Let only one run at a time work on a model. A second one waits for the first."""
     with (state / "lock").open("w", encoding="ascii") as handle:
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            log("another run works on this model; waiting for its end")
+            log("another run works on this model; waiting until it ends")
             fcntl.flock(handle, fcntl.LOCK_EX)
         yield
 
 
 class Log:
-    """Lines with the time, in a file that is kept; no secret gets through."""
+    """A log file with a time on each line, and without secrets."""
 
     def __init__(self, path: Path, secrets: list[str]) -> None:
         self.path, self.secrets = path, [secret for secret in secrets if secret]
@@ -185,7 +185,7 @@ class Log:
             handle.write(f"{now} {self.clean(text)}\n")
 
     def clean(self, text: str) -> str:
-        """Return a text without secrets, be they given ones or part of an address."""
+        """Return a text without secrets, whether they were given or are part of an address."""
         for secret in self.secrets:
             text = text.replace(secret, "(hidden)")
         return re.sub(r"(\w://)[^/@\s]+@", r"\1(hidden)@", text)
@@ -193,7 +193,7 @@ class Log:
 
 @contextlib.contextmanager
 def progress(log: Log, done: Callable[[], int], total: int, every_s: float) -> Iterator[None]:
-    """Log how much is there, at most once in so many seconds."""
+    """Log the progress, at most once in so many seconds."""
     end = threading.Event()
 
     def tell() -> None:
@@ -214,7 +214,7 @@ def progress(log: Log, done: Callable[[], int], total: int, every_s: float) -> I
 
 
 def nothing_beside(job: dict[str, Any]) -> contextlib.AbstractContextManager[None]:
-    """Let nothing go on beside a job."""
+    """Run nothing next to a job."""
     return contextlib.nullcontext()
 
 
@@ -223,12 +223,12 @@ def run_job(
     log_name: str,
     beside: Callable[[dict[str, Any]], contextlib.AbstractContextManager[None]] = nothing_beside,
 ) -> int:
-    """Read a job from standard input, do it, and print its result as one line of JSON.
+    """Read a job from standard input, run it, and print its result as one line of JSON.
 
     Args:
-        work: does the job.
+        work: runs the job.
         log_name: file of the job's ``state`` folder.
-        beside: what goes on from the first moment to the last, also while another run is waited for.
+        beside: runs from start to end, also while the job waits for another run.
     """
     os.umask(0o022)
     job = json.load(sys.stdin)
@@ -244,13 +244,14 @@ def run_job(
         result = {"failed": True, "msg": str(problem)}
     except OSError as problem:
         full = "the file system is full" if problem.errno in FULL else str(problem)
-        result = {"failed": True, "msg": f"{job['host']}: model {job['name']}: {full}; what is there stays for a rerun"}
-    except Exception as problem:  # whatever it is: nobody sees the standard error of a task without log
+        text = f"{job['host']}: model {job['name']}: {full}; fetched files stay for the next run"
+        result = {"failed": True, "msg": text}
+    except Exception as problem:  # any error: standard error of a task without log is not visible
         trace = traceback.format_exc()
-        told = f"{type(problem).__name__}: {problem} (a mistake of the toolkit's; see {state / log_name})"
+        told = f"{type(problem).__name__}: {problem} (a bug of the toolkit; see {state / log_name})"
         result = {"failed": True, "msg": f"{job['host']}: model {job['name']}: {told}"}
     result["msg"] = log.clean(result["msg"])
-    # A disk that is full must not keep the reason from being told.
+    # A full disk must not hide the reason.
     with contextlib.suppress(OSError):
         log(trace + result["msg"])
     print(json.dumps(result))

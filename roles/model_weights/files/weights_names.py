@@ -1,6 +1,6 @@
-"""What the toolkit puts into and beside folders of weights, and how it tells that from what users put there.
+"""Files of the toolkit in and next to folders of weights, and how it recognizes them.
 
-Standard library only: the programs that bring weights to a host import it too, from a folder of their own.
+Standard library only: the programs for weights on a host have a copy of this file.
 """
 
 from __future__ import annotations
@@ -10,45 +10,45 @@ import shutil
 from pathlib import Path
 
 MANIFEST = ".gaudi-serve-weights.json"
-# Folder of the toolkit and of the clients inside weights that are being brought; never part of a model.
+# Folder of the toolkit and of the clients inside weights that are being fetched; never part of a model.
 WORK = ".gaudi-serve-work"
-# What is being brought. The name is one that a user may have too: the toolkit's carries a mark, WORK or MANIFEST.
+# A folder that is being fetched. A user may use this name too, so the toolkit's folder has a mark, WORK or MANIFEST.
 PARTIAL = ".partial"
-# What is being replaced, between two renames. Nobody else has such a name.
+# A folder that is being replaced, between two renames. Only the toolkit uses this name.
 OLD = ".gaudi-serve-old"
 
 
 def partial_of(folder: Path) -> Path:
-    """Return where a folder's files are brought before they are whole."""
+    """Return the folder next to a folder of weights that has the files until they are complete."""
     return folder.with_name(f"{folder.name}{PARTIAL}")
 
 
 def old_of(folder: Path) -> Path:
-    """Return what a folder is called while another one takes its place."""
+    """Return the path of a folder while another one replaces it."""
     return folder.with_name(f"{folder.name}{OLD}")
 
 
 def is_own(partial: Path) -> bool:
-    """Tell whether a folder that is there is the toolkit's: it has the mark, or nothing at all in it."""
+    """Return whether an existing folder is the toolkit's: it has the mark, or is empty."""
     if partial.is_symlink() or not partial.is_dir():
         return False
     return (partial / WORK).is_dir() or (partial / MANIFEST).is_file() or not any(partial.iterdir())
 
 
 def leftovers(folder: Path) -> list[Path]:
-    """Return what a run that was cut off has left beside a folder."""
+    """Return the folders that an interrupted run has left next to a folder."""
     partial, old = partial_of(folder), old_of(folder)
     return [partial] * is_own(partial) + [old] * os.path.lexists(old)
 
 
 def conflict(folder: Path) -> Path | None:
-    """Return what a user has where a folder's files would be brought, if anything."""
+    """Return a user's file or folder with the name of the partial folder; None without one."""
     partial = partial_of(folder)
     return partial if os.path.lexists(partial) and not is_own(partial) else None
 
 
 def refused(label: str, path: Path | str) -> str:
-    """Return the sentence for what is in the way; ``label`` names host and model."""
+    """Return the sentence for such a conflict; ``label`` names host and model."""
     return (
         f"{label}: {path}: is not managed by the toolkit, and is where it would store incomplete weights; move it away"
         ", or remove it"
@@ -58,10 +58,10 @@ def refused(label: str, path: Path | str) -> str:
 def remove_own(partial: Path) -> None:
     """Remove a partial folder if it is the toolkit's.
 
-    Its mark goes last: what a run that is cut off here leaves, the next one still knows.
+    The mark is removed last, so that the next run still recognizes the folder after an interruption.
 
     Raises:
-        OSError: where the system refuses; the mark is there then.
+        OSError: if the system refuses; the mark then still exists.
     """
     if not is_own(partial):
         return

@@ -1,4 +1,4 @@
-"""Where weights come from. Each source tells its files with their checksums, and fetches one of them."""
+"""Sources of weights. Each source lists its files with their checksums, and fetches one of them."""
 
 from __future__ import annotations
 
@@ -29,15 +29,15 @@ from weights_common import (
 )
 from weights_names import MANIFEST, WORK
 
-# Hosts to which an open line shows a token to nobody else.
+# Hosts to which an unencrypted connection does not leak a token.
 LOOPBACK = ("localhost", "127.0.0.1", "::1")
-# How git and git-lfs tell of it; the bare number may be part of a name, or count bytes.
+# Messages of git and git-lfs for it. The bare number may be part of a name, or count bytes.
 DENIED = re.compile(r"\b(?:error:|status:?|http(?:/[\d.]+)?) 40[13]\b")
-PING_S = 30.0  # seconds between two words to the host that gives
+PING_S = 30.0  # seconds between two signs of life for the source host
 
 
 class Item(NamedTuple):
-    """A file of a source: its size in bytes, its sha256 or git's name of its content, or neither."""
+    """A file of a source: its size in bytes, and its sha256 or git's name of its content, if known."""
 
     name: str
     size: int
@@ -46,11 +46,11 @@ class Item(NamedTuple):
 
 
 class RetryableError(Exception):
-    """What may go better the next time: a broken line, a server that is busy."""
+    """An error that a retry may avoid: a lost connection, a busy server."""
 
 
 def wanted(name: str, source: dict[str, Any]) -> bool:
-    """Tell whether a file is one that the user wants."""
+    """Return whether the user wants a file."""
     include, exclude = source.get("include") or ["*"], source.get("exclude") or []
     if name.split("/", maxsplit=1)[0] in (".git", WORK) or name == MANIFEST:
         return False
@@ -58,11 +58,11 @@ def wanted(name: str, source: dict[str, Any]) -> bool:
 
 
 class Source:
-    """What all sources share."""
+    """Shared code of all sources."""
 
     workers = 4
     says = "the source says it is"
-    endpoint = ""  # of sources that are reached by HTTP
+    endpoint = ""  # of sources that use HTTP
 
     def __init__(self, job: dict[str, Any], partial: Path, log: Log) -> None:
         self.source, self.partial, self.log = job["source"], partial, log
@@ -70,32 +70,32 @@ class Source:
         self.label = f"{job['host']}: model {job['name']}"
 
     def files(self, revision: str | None) -> tuple[str | None, list[Item]]:
-        """Return what the revision resolves to, and its files."""
+        """Return the resolved revision, and its files."""
         raise NotImplementedError
 
     def fetch(self, item: Item, part: Path) -> None:
-        """Bring a file, or the rest of it, to the path ``part``."""
+        """Fetch a file, or the rest of it, to the path ``part``."""
         raise NotImplementedError
 
     def refused(self, status: int, what: str) -> WeightsError:
-        """Return the sentence for a source that does not let us in."""
+        """Return the sentence for a source that refuses access."""
         said = "with the token that was given" if self.token else "and no token was given"
         key = f"model_weights_tokens.{self.source['kind']}"
         return WeightsError(f"{self.label}: {what} refuses access ({status}) {said}; see {key}")
 
     def unreached(self, problem: Exception) -> RetryableError:
-        """What to raise when the hub, or the proxy before it, does not answer; a full disk is raised as it is."""
+        """Return the error for a hub, or its proxy, that does not answer. A full disk is raised as it is."""
         if isinstance(problem, OSError) and problem.errno in FULL:
             raise problem
         there = urllib.parse.urlsplit(self.endpoint)
         name = there.hostname or ""
         proxy = "" if proxy_bypass_environment(name) else getproxies_environment().get(there.scheme, "")
-        # Never the whole of it: it may carry a password.
+        # Only the host: the address may contain a password.
         way = f" by the proxy on {urllib.parse.urlsplit(proxy).netloc.rpartition('@')[2]}" if proxy else ""
         return RetryableError(f"{there.scheme}://{name}{way}: {type(problem).__name__}: {problem}")
 
     def vanished(self, what: str) -> WeightsError:
-        """Return the sentence for what the source does not have, or no longer."""
+        """Return the sentence for something that the source does not have, or no longer has."""
         return WeightsError(f"{self.label}: source: {what}; nothing on the host has been changed")
 
 
@@ -104,7 +104,7 @@ class Hub(Source):
 
     def __init__(self, job: dict[str, Any], partial: Path, log: Log) -> None:
         super().__init__(job, partial, log)
-        # Read at import: mirrors do not speak the chunk protocol, and nothing belongs below a home folder.
+        # Read at import: mirrors do not support the chunk protocol, and nothing belongs below a home folder.
         os.environ.update(HF_HUB_DISABLE_XET="1", HF_HUB_DISABLE_PROGRESS_BARS="1", HF_HUB_DISABLE_TELEMETRY="1")
         os.environ.update({"HF_HUB_DISABLE_IMPLICIT_TOKEN": "1", "HF_HOME": str(partial / WORK / "hf")})
         import huggingface_hub
@@ -114,7 +114,7 @@ class Hub(Source):
         self.revision = ""
 
     def files(self, revision: str | None) -> tuple[str | None, list[Item]]:
-        """Ask the hub's API."""
+        """Query the API of the hub."""
         repo = self.source["repo"]
         info = self._try(lambda: self.api.model_info(repo, revision=revision, files_metadata=True, timeout=30))
         self.revision = info.sha or revision or "main"
@@ -127,11 +127,11 @@ class Hub(Source):
         return self.revision, items
 
     def fetch(self, item: Item, part: Path) -> None:
-        """Download a file from where it broke off."""
+        """Continue the download of a file."""
         from huggingface_hub import constants, hf_hub_url
         from huggingface_hub.file_download import http_get
 
-        # By default a client that is killed loses 10 MiB of every file it was at.
+        # By default a killed client loses 10 MiB of every file in progress.
         constants.DOWNLOAD_CHUNK_SIZE = 1 << 20
         url = hf_hub_url(self.source["repo"], item.name, revision=self.revision, endpoint=self.endpoint)
         headers = {**self.api._build_hf_headers(), "Accept-Encoding": "identity"}
@@ -159,7 +159,7 @@ class Hub(Source):
                 raise self.vanished(f"{self.endpoint} has no {repo}, or not this file of it ({status})") from None
             raise RetryableError(f"{self.endpoint}: status {status}") from None
         except Exception as problem:
-            # The client's own network errors, whatever library it speaks HTTP with.
+            # The client's own network errors, whichever HTTP library it uses.
             raise self.unreached(problem) from None
 
 
@@ -170,7 +170,8 @@ class ModelScope(Source):
         super().__init__(job, partial, log)
         work = partial / WORK / "modelscope"
         os.environ.update(MODELSCOPE_CACHE=str(work / "cache"), MODELSCOPE_HOME=str(work / "home"))
-        # One layer of tries, the user's: with five of the client's for each, a full disk would be told after a minute.
+        # Only the user's number of tries: with five tries of the client for each, a full disk would be reported after a
+        # minute.
         os.environ.update(MODELSCOPE_API_MAX_RETRIES="1", MODELSCOPE_DOWNLOAD_MAX_RETRIES="0")
         import modelscope_hub
 
@@ -179,14 +180,14 @@ class ModelScope(Source):
         self.revision = self.source.get("revision") or "master"
 
     def files(self, revision: str | None) -> tuple[str | None, list[Item]]:
-        """Ask ModelScope's API."""
+        """Query the API of ModelScope."""
         self.revision = revision or self.revision
         listed = self._try(lambda: self.api.list_repo_files(self.source["repo"], "model", revision=self.revision))
         files = [file for file in listed if not file.is_dir and wanted(file.path, self.source)]
         return self.revision, [Item(safe_name(file.path), file.size, file.sha256 or None) for file in files]
 
     def fetch(self, item: Item, part: Path) -> None:
-        """Let the client bring the file; it takes up what broke off by itself."""
+        """Let the client fetch the file. It continues an interrupted download itself."""
         folder = self.partial / WORK / "modelscope" / "files"
         given: dict[str, Any] = {"revision": self.revision, "local_dir": folder, "file_size": item.size}
         self._try(
@@ -211,9 +212,9 @@ class ModelScope(Source):
 
 
 class Git(Source):
-    """A git repository whose large files git-lfs keeps; no second copy of them stays in a .git folder."""
+    """A git repository whose large files are in git-lfs. No second copy of them stays in a .git folder."""
 
-    workers = 1  # git-lfs fetches with several connections itself
+    workers = 1  # git-lfs itself fetches with several connections
 
     def __init__(self, job: dict[str, Any], partial: Path, log: Log) -> None:
         super().__init__(job, partial, log)
@@ -221,7 +222,7 @@ class Git(Source):
         self.pointers: set[str] = set()
 
     def files(self, revision: str | None) -> tuple[str | None, list[Item]]:
-        """Fetch the history, and read the pointers that stand for large files."""
+        """Fetch the history, and read the pointers to large files."""
         url = self.source["url"]
         if not (self.folder / "HEAD").exists():
             self.folder.mkdir(parents=True, exist_ok=True)
@@ -242,7 +243,7 @@ class Git(Source):
         return self.commit, items
 
     def item(self, name: str, blob: str, size: int) -> Item:
-        """Return a file, behind its pointer where it is one."""
+        """Return a file, or the target of its pointer."""
         if size < 1024:
             text = self.git("cat-file", "blob", blob).decode(errors="replace")
             lines = dict(line.split(" ", 1) for line in text.splitlines() if " " in line)
@@ -252,7 +253,7 @@ class Git(Source):
         return Item(name, size, None, blob)
 
     def fetch(self, item: Item, part: Path) -> None:
-        """Take a file out of the history, or let git-lfs fetch it and take it from its store."""
+        """Copy a file from the history, or let git-lfs fetch it and move it from its store."""
         if item.name not in self.pointers:
             part.write_bytes(self.git("cat-file", "blob", item.blob or ""))
             return
@@ -262,8 +263,8 @@ class Git(Source):
         if not stored.exists():
             self.git("lfs", "fetch", f"--include={pattern}", "--exclude=", "origin", self.commit)
         if not stored.exists():
-            raise RetryableError(f"git-lfs did not bring {item.name}")
-        # From a repository on the same disk, git-lfs links its object: what changes one would change the other.
+            raise RetryableError(f"git-lfs did not fetch {item.name}")
+        # For a repository on the same disk git-lfs makes a link, so a change of one file would change the other.
         if stored.stat().st_nlink > 1:
             shutil.copyfile(stored, part)
             stored.unlink()
@@ -271,9 +272,9 @@ class Git(Source):
             stored.replace(part)
 
     def git(self, *words: str) -> bytes:
-        """Run git with the token in its environment, where only root can read it."""
+        """Run git with the token in its environment, which only root can read."""
         helper = '!f() { test "$1" = get && echo "username=oauth2" && echo "password=$GAUDI_SERVE_TOKEN"; }; f'
-        settings = {"safe.directory": "*", "credential.helper": ""}  # the host's own helpers are not asked
+        settings = {"safe.directory": "*", "credential.helper": ""}  # the host's own helpers are not used
         if self.token and self.scope():
             settings[f"credential.{self.scope()}.helper"] = helper
         environment = {**os.environ, "GIT_TERMINAL_PROMPT": "0", "GIT_LFS_SKIP_SMUDGE": "1"}
@@ -288,13 +289,13 @@ class Git(Source):
         raise RetryableError(f"git {words[0]}: {said.splitlines()[-1] if said else done.returncode}")
 
     def scope(self) -> str:
-        """Return whom the token is for: scheme, host and port of the address, or nobody on an open line."""
+        """Return scheme, host and port that get the token; nothing for an unencrypted connection."""
         place = urllib.parse.urlsplit(self.source["url"])
         private = place.scheme == "https" or (place.scheme == "http" and place.hostname in LOOPBACK)
         return f"{place.scheme}://{place.netloc}" if private else ""
 
     def judge(self, said: str) -> None:
-        """Raise where trying again cannot help."""
+        """Raise an error that a retry cannot avoid."""
         small, url = said.lower(), self.source["url"]
         if "no space left" in small or "quota exceeded" in small or "file too large" in small:
             raise OSError(FULL[0], "No space left on device")
@@ -305,30 +306,30 @@ class Git(Source):
 
 
 class Folder(Source):
-    """A folder of this host: a local one, or one that is mounted from elsewhere."""
+    """A folder of this host: a local one, or a mounted one."""
 
     def files(self, revision: str | None) -> tuple[str | None, list[Item]]:
-        """List it, with the checksums of its manifest where it has one."""
+        """List it, with the checksums of its manifest if it has one."""
         folder = Path(self.source["path"])
         if not folder.is_dir():
             raise self.vanished(f"{folder} is not a folder on this host; is it mounted?")
         known = (read_manifest(folder) or {}).get("files", {})
         outside = links_out(folder)
         for name in outside:
-            self.log(f"{name} is a link out of {folder}, and left out")
+            self.log(f"{name} is a link out of {folder}, and is ignored")
         items = []
         for name, path in files_below(folder).items():
             if wanted(name, self.source):
                 items.append(Item(name, path.stat().st_size, known.get(name, {}).get("sha256")))
         if outside and not items:
-            raise self.vanished(f"{folder} holds links to files elsewhere only; name a folder that holds the files")
+            raise self.vanished(f"{folder} has only links to files elsewhere; name the folder that has the files")
         return None, items
 
     def fetch(self, item: Item, part: Path) -> None:
-        """Copy a file, from where it broke off."""
+        """Copy a file, and continue an interrupted copy."""
         folder = Path(self.source["path"])
         if not inside(folder / item.name, folder):
-            raise WeightsError(f"{self.label}: {item.name} has left {folder}, or is a link out of it by now")
+            raise WeightsError(f"{self.label}: {item.name} is no longer in {folder}, or is now a link out of it")
         with (folder / item.name).open("rb") as origin, part.open("ab") as copy:
             origin.seek(copy.tell())
             shutil.copyfileobj(origin, copy, CHUNK)
@@ -337,7 +338,7 @@ class Folder(Source):
 
 
 class Neighbour(Source):
-    """Another host, which has brought the folder from its source and serves it meanwhile."""
+    """A source host, which has fetched the folder and serves it during the run."""
 
     timeout_s = 120.0
 
@@ -345,15 +346,16 @@ class Neighbour(Source):
         super().__init__(job, partial, log)
         self.given = job["from"]
         self.host, self.place = self.given["host"], urllib.parse.urlsplit(self.given["url"])
-        self.says = f"{self.host} has recorded; where it stays so, run model_weights_verify=full for {self.host}"
+        remedy = f"if this repeats, run weights.yml with model_weights_verify=full for {self.host}"
+        self.says = f"{self.host} has recorded; {remedy}"
 
     def files(self, revision: str | None) -> tuple[str | None, list[Item]]:
-        """Return what the other host's record holds; the job has brought it, not the line that the files take."""
+        """Return the record of the source host, which the job contains, not the connection for the files."""
         files = self.given["files"]
         return self.given["revision"], [Item(safe_name(n), f["size"], f["sha256"]) for n, f in files.items()]
 
     def fetch(self, item: Item, part: Path) -> None:
-        """Take a file, or the rest of it, over a line of its own; no proxy is asked."""
+        """Fetch a file, or the rest of it, over a direct connection without a proxy."""
         begin = part.stat().st_size if part.exists() else 0
         headers = {"Authorization": f"Bearer {self.token}", **({"Range": f"bytes={begin}-"} if begin else {})}
         line = http.client.HTTPConnection(self.place.hostname or "", self.place.port, timeout=self.timeout_s)
@@ -362,7 +364,7 @@ class Neighbour(Source):
             answer = line.getresponse()
             self.judge(answer.status, item.name)
             with part.open("ab") as handle:
-                shutil.copyfileobj(answer, handle, 1 << 18)  # what a kill loses
+                shutil.copyfileobj(answer, handle, 1 << 18)  # lost after a kill
         except (OSError, http.client.HTTPException) as problem:
             if isinstance(problem, OSError) and problem.errno in FULL:
                 raise
@@ -370,23 +372,24 @@ class Neighbour(Source):
         finally:
             line.close()
         if part.stat().st_size < item.size:
-            raise RetryableError(f"{self.host}: the line broke off in {item.name}")
+            raise RetryableError(f"{self.host}: the connection was lost in {item.name}")
 
     def judge(self, status: int, name: str) -> None:
-        """Raise where trying again cannot help."""
+        """Raise an error that a retry cannot avoid."""
         if status in (403, 404):
-            raise WeightsError(f"{self.label}: {self.host} serves another run by now ({status}); what has come stays")
+            raise WeightsError(f"{self.label}: {self.host} now serves another run ({status}); fetched files stay")
         if status == 409:
-            raise WeightsError(f"{self.label}: {name} is not as {self.host} has recorded it; run it for that host")
+            text = f"{name} differs from the record of {self.host}; run weights.yml for that host"
+            raise WeightsError(f"{self.label}: {text}")
         if status not in (200, 206):
             raise RetryableError(f"{self.host}: status {status}")
 
 
 @contextlib.contextmanager
 def still_here(job: dict[str, Any]) -> Iterator[None]:
-    """Tell the host that gives, as long as a job lives, that its files are still to be taken.
+    """Send signs of life to the source host, as long as a job lives.
 
-    Folders are read and other runs waited for meanwhile, for hours where they are large.
+    Reading large folders and waiting for other runs can take hours.
     """
     end = threading.Event()
     thread = threading.Thread(target=_ping, args=(job, end), daemon=True)
@@ -399,7 +402,7 @@ def still_here(job: dict[str, Any]) -> Iterator[None]:
 
 
 def _ping(job: dict[str, Any], end: threading.Event) -> None:
-    """Ask for nothing; what is wrong with the line, those who fetch find out."""
+    """Send a request without content. Errors of the connection appear in the fetching code."""
     place = urllib.parse.urlsplit(job["from"]["url"])
     headers = {"Authorization": f"Bearer {(job['secrets'] or [''])[0]}"}
     while True:

@@ -1,9 +1,9 @@
-// The page on which people talk to the models of a site. It asks the address that it came from, and nothing else; the
-// gateway behind it knows who asks, so no key is here.
+// The chat page for the models of a site. It sends requests only to the address that it came from. The gateway there
+// knows the user, so the page has no key.
 "use strict";
 
-const SLOW_S = 15;           // a server that is silent for so long is told of
-const LARGEST_SIDE = 1536;   // pixels of a picture that is sent
+const SLOW_S = 15;           // after this time without an answer the page shows a hint
+const LARGEST_SIDE = 1536;   // largest side of a sent picture, in pixels
 const KEPT = "conversation";
 const $ = (id) => document.getElementById(id);
 const state = { messages: [], pictures: [], seeing: [], request: null, since: 0, heard: 0, follows: true };
@@ -15,12 +15,12 @@ async function ask(path, options = {}) {
   if (answer.ok) return answer;
   const text = await answer.text();
   let message = text;
-  try { message = JSON.parse(text).error.message || text; } catch { /* It is not JSON, as of a proxy between. */ }
+  try { message = JSON.parse(text).error.message || text; } catch { /* It is not JSON, such as an error page of a proxy. */ }
   const later = answer.headers.get("retry-after");
   throw new Error(`${message.trim() || answer.statusText} (${answer.status})${later ? ` Try again in ${later} s.` : ""}`);
 }
 
-// Gives the data of server-sent events, one after the other.
+// Yields the data of server-sent events.
 async function* events(body) {
   const reader = body.pipeThrough(new TextDecoderStream()).getReader();
   let rest = "";
@@ -34,7 +34,7 @@ async function* events(body) {
   }
 }
 
-// What the server gets: the model comes first, since a gateway looks for it behind no picture.
+// The request: the model comes first, because the gateway must find it before any picture.
 function request() {
   const number = (id) => ($(id).value === "" ? undefined : Number($(id).value));
   const system = $("system").value.trim();
@@ -70,7 +70,7 @@ async function answer() {
       take(own, JSON.parse(data));
       drawSoon();
     }
-    if (!whole) own.error = "The server has broken off in the middle of its answer.";
+    if (!whole) own.error = "The connection was lost in the middle of the answer.";
   } catch (problem) {
     if (problem.name === "AbortError") own.stopped = true;
     else own.error = problem instanceof TypeError ? "The server cannot be reached, or the connection has ended." : problem.message;
@@ -95,7 +95,7 @@ function take(own, event) {
   if (event.usage) own.tokens = event.usage.completion_tokens;
 }
 
-// ---- What is seen
+// ---- The view
 
 function element(name, attributes = {}, ...children) {
   const made = Object.assign(document.createElement(name), attributes);
@@ -103,8 +103,8 @@ function element(name, attributes = {}, ...children) {
   return made;
 }
 
-// A model's text as Markdown. It may hold anything, since others' texts may be in its prompt: HTML stays text, and no
-// picture is fetched.
+// A model's text as Markdown. It may contain anything, because the prompt may contain foreign texts: HTML stays text, and
+// no picture is fetched.
 const escaped = (text) => text.replace(/[&<>"]/g, (sign) => `&#${sign.charCodeAt(0)};`);
 marked.use({ renderer: { html: ({ text }) => escaped(text), image: ({ text, href }) => escaped(`${text} (${href})`) } });
 function markdown(text) {
@@ -121,7 +121,7 @@ function notes(one, last) {
   if (one.tokens) said.push(`${one.tokens} tokens`);
   const seconds = one.seconds - one.first;
   if (one.tokens > 1 && seconds > 0) said.push(`${((one.tokens - 1) / seconds).toFixed(1)} tokens a second`);
-  if (one.finish === "length") said.push("ended at its longest length");
+  if (one.finish === "length") said.push("stopped at the length limit");
   if (one.stopped) said.push("stopped");
   const found = element("div", { className: "notes" }, element("span", {}, said.join(" · ")));
   if (one.text) found.append(element("button", { type: "button", onclick: () => copy(one.text) }, "Copy"));
@@ -151,7 +151,7 @@ function drawn(one, last) {
   return item;
 }
 
-// Draws what has changed: all messages, or the last one while it grows.
+// Draws the changes: all messages, or the last one while it grows.
 function draw(only = "all") {
   const list = $("messages"), last = state.messages.length - 1;
   if (only === "last" && list.lastChild) list.replaceChild(drawn(state.messages[last], true), list.lastChild);
@@ -189,14 +189,14 @@ function ready() {
   $("attach").hidden = !sees();
 }
 
-// Once a second while a request is on its way: nobody is left with a page that says nothing.
+// Runs once a second during a request, so that the page shows that it is still waiting.
 setInterval(() => {
   if (!state.request) return;
   const silent = Math.round((Date.now() - state.heard) / 1000);
-  say(silent < SLOW_S ? "" : `The server has been silent for ${silent} s: it may be busy, or still reading. Stop ends the request.`);
+  say(silent < SLOW_S ? "" : `The server has been silent for ${silent} s: it may be busy, or still reading the prompt. Stop ends the request.`);
 }, 1000);
 
-// ---- What people do
+// ---- Actions of the user
 
 function send() {
   const text = $("text").value.trim();
@@ -228,7 +228,7 @@ async function picture(file) {
     const part = Math.min(1, LARGEST_SIDE / Math.max(image.naturalWidth, image.naturalHeight));
     const canvas = element("canvas", { width: Math.round(image.naturalWidth * part), height: Math.round(image.naturalHeight * part) });
     const pen = canvas.getContext("2d");
-    pen.fillStyle = "#ffffff"; // what is transparent would become black
+    pen.fillStyle = "#ffffff"; // transparent pixels would become black
     pen.fillRect(0, 0, canvas.width, canvas.height);
     pen.drawImage(image, 0, 0, canvas.width, canvas.height);
     state.pictures.push(canvas.toDataURL("image/jpeg", 0.9));
@@ -265,14 +265,14 @@ function grow() {
   $("text").style.height = `${$("text").scrollHeight + 2}px`;
 }
 
-// ---- What a tab keeps
+// ---- The storage of a tab
 
 const SAID = ["model", "system", "temperature", "tokens"];
 function keep() {
   const said = Object.fromEntries(SAID.map((id) => [id, $(id).value]));
   const save = (messages) => sessionStorage.setItem(KEPT, JSON.stringify({ said, messages }));
   try { save(state.messages); } catch {
-    // Pictures may be larger than what a tab may keep.
+    // Pictures may exceed the storage of a tab.
     try { save(state.messages.map((one) => ({ ...one, pictures: [] }))); } catch { /* The page works without. */ }
   }
 }
@@ -281,13 +281,13 @@ function kept() {
   try { return JSON.parse(sessionStorage.getItem(KEPT)) || {}; } catch { return {}; }
 }
 
-// ---- The begin
+// ---- Start
 
 async function models(wanted) {
   const { data } = await (await ask("v1/models")).json();
   const names = data.filter((one) => one.kinds.includes("text")).map((one) => one.id);
   state.seeing = data.filter((one) => one.kinds.includes("image")).map((one) => one.id);
-  if (!names.length) throw new Error("The gateway has no model that talks.");
+  if (!names.length) throw new Error("The gateway has no chat model.");
   $("model").replaceChildren(...names.map((name) => element("option", { value: name }, name)));
   if (names.includes(wanted)) $("model").value = wanted;
   $("model").disabled = false;
