@@ -582,7 +582,7 @@ def test_what_docker_is_asked_for(tmp_path: Path, calibrates: bool) -> None:
     partial.mkdir()
     (partial / "mine").touch()
     done = subprocess.run(argv, input=json.dumps(job), env=environment, capture_output=True, text=True, check=False)
-    assert json.loads(done.stdout)["msg"].startswith(f"h1: model r1: {partial}: is not the toolkit's")
+    assert json.loads(done.stdout)["msg"].startswith(f"h1: model r1: {partial}: is not managed by the toolkit")
     assert [path.name for path in partial.iterdir()] == ["mine"]
 
 
@@ -653,7 +653,7 @@ def test_a_users_partial_folder_is_refused(path_host: Host) -> None:
     mine = users(path_host, ".partial")
     result = path_host.run()
     assert result["failed"]
-    assert result["msg"].startswith(f"h1: model qwq: {path_host.partial}: is not the toolkit's")
+    assert result["msg"].startswith(f"h1: model qwq: {path_host.partial}: is not managed by the toolkit")
     assert result["msg"].endswith("move it away, or remove it")
     assert not path_host.target.exists()
     assert [path.name for path in path_host.partial.iterdir()] == ["mine.safetensors"]
@@ -664,7 +664,7 @@ def test_a_users_partial_folder_is_refused(path_host: Host) -> None:
     away.rename(path_host.partial)
     assert path_host.run()["changed"] is False
     os.truncate(path_host.target / "model-2.safetensors", 7)
-    assert "is not the toolkit's" in path_host.run()["msg"]
+    assert "is not managed by the toolkit" in path_host.run()["msg"]
     assert mine.read_bytes() == b"mine"
 
 

@@ -16,9 +16,9 @@ Known = Mapping[str, Any]
 FOLDER = ROLES / "bios/files/profiles"
 KEYS = ("maker", "model", "bios", "settings", "first")
 ALLOWED = (
-    "must be a mapping of names of profiles to lists of entries, each with maker, model, bios (patterns such as "
-    "'SYS-822GA*', or lists of them), settings (a mapping of attributes to values) and perhaps first (names of those "
-    "that must be current before the others stick)"
+    "must be a mapping of profiles to lists of entries. Each entry has maker, model and bios (patterns such as "
+    "'SYS-822GA*', or lists of them). It has settings (a mapping of attributes to values), and may have first (the "
+    "attributes that must be current before the others)"
 )
 
 
