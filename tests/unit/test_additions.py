@@ -167,14 +167,14 @@ def test_a_download_that_is_not_whole_counts_with_all_of_it() -> None:
     source = {"kind": "hub", "repo": "Qwen/QwQ-32B"}
     one = only(planned(model(source=source, weight_bytes=65_000_000_000), **host))
     assert one["memory"]["weights_gib"] == 30.3
-    assert "the folder holds 4 of 65 GB; the rest is counted in" in one["warnings"]
+    assert "the folder holds 4 of 65 GB; the estimate includes the rest" in one["warnings"]
 
 
 def test_an_empty_key_that_takes_away_a_value_is_said() -> None:
     catalog = {"entry": {"recipe_cache_path": "/data/cache"}}
     plan = vllm_plan([model(model="entry", recipe_cache_path=None)], gaudi_host(), catalog)
     (note,) = (text for text in only(plan)["warnings"] if "takes away" in text)
-    assert note == "recipe_cache_path is empty, which takes away '/data/cache'; leave it out to keep that"
+    assert note == "recipe_cache_path is empty, which removes '/data/cache'; leave it out to use that"
 
 
 def test_a_cpu_host_has_no_cards_that_weights_could_be_too_large_for() -> None:

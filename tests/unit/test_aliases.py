@@ -147,7 +147,7 @@ def test_a_run_warns_of_options_that_playbooks_set_themselves(monkeypatch: pytes
     action = acting(plugin, lambda name, arguments: {})
     result = action.run(task_vars={"hostvars": hosts, "groups": {"all": [*hosts]}})
     assert result["warnings"] == [
-        "Playbooks set these options of roles, and ignore what the inventory sets: preflight_cards (from "
+        "Playbooks set these options of roles and ignore the inventory's values: preflight_cards (from "
         "accelerator_cards), gateway_rank (from the order of the gateways)"
     ]
     page = (ROOT / "docs/reference/roles.md").read_text(encoding="utf-8")

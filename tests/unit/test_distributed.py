@@ -234,7 +234,7 @@ def test_the_plugin_needs_a_word_and_profiles_of_one_host_say_so() -> None:
 def test_ports_between_hosts_belong_to_one_model() -> None:
     two = [{**ENTRY, "tensor_parallel_size": 2}, {**ENTRY, "name": "other", "tensor_parallel_size": 2, "port": 8001}]
     assert (
-        "gaudi01: model other: cluster_port 29500: shares its 100 ports with those of model big; 29600 is free"
+        "gaudi01: model other: cluster_port 29500: shares its 100 ports with model big; 29600 is free"
         in errors(planned(*two))
     )
     busy = {"gaudi02": {"ports": {"29503": "nginx (pid 3)"}}}
@@ -246,9 +246,9 @@ def test_ports_between_hosts_belong_to_one_model() -> None:
 @pytest.mark.parametrize(
     ("facts", "text"),
     [
-        ({"ip": "0.0.0.0", "networks": []}, "vllm_cluster_address 0.0.0.0: is reached by no other host"),
-        ({"ip": "fe80::1", "networks": []}, "vllm_cluster_address fe80::1: is reached by no other host"),
-        ({"ip": "127.0.0.1"}, "vllm_cluster_address 127.0.0.1: is reached by no other host; set vllm_cluster_address"),
+        ({"ip": "0.0.0.0", "networks": []}, "vllm_cluster_address 0.0.0.0: cannot be reached from other hosts"),
+        ({"ip": "fe80::1", "networks": []}, "vllm_cluster_address fe80::1: cannot be reached from other hosts"),
+        ({"ip": "127.0.0.1"}, "vllm_cluster_address 127.0.0.1: cannot be reached from other hosts; set vllm_cluster_address"),
         ({"ip": "10.0.0.1"}, "vllm_cluster_address 10.0.0.1: is not an address of this host; set vllm_cluster_address"),
         (
             {"ip": "10.0.0.1", "networks": []},
@@ -299,7 +299,7 @@ def test_an_error_of_one_host_is_one_of_all() -> None:
     found = errors(planned({**ENTRY, "tensor_parallel_size": 2}, gaudi02={"weights": {"/m": None}}))
     assert any(one.startswith("gaudi02: model big: weights /m") for one in found)
     assert (
-        "gaudi01: model big: hosts [gaudi01, gaudi02]: has gaudi02, where its part cannot be planned; the errors of "
+        "gaudi01: model big: hosts [gaudi01, gaudi02]: has gaudi02, and its part cannot be planned there; the errors of "
         in (" ".join(one.replace("'", "").replace('"', "") for one in found))
     )
 
@@ -316,7 +316,7 @@ def test_an_entry_of_one_host_has_no_hosts_and_bad_ones_are_refused() -> None:
     variables = hostvars()
     variables["gaudi01"]["vllm_models"] = [{**ENTRY, "image": "v:1"}]
     (found,) = [one for one in errors(vllm_fleet_plan(variables, ["gaudi01"], [])) if "hosts" in one]
-    assert "is for entries of vllm_distributed_models alone" in found
+    assert "is only for entries of vllm_distributed_models" in found
     for hosts in (["gaudi01"], "gaudi01", ["gaudi01", "gaudi01"], None, 1, 17, True):
         (first, *_) = errors(planned({**ENTRY, "hosts": hosts}))
         assert "vllm_distributed_models[0] (big): hosts" in first
@@ -483,7 +483,7 @@ def test_a_change_on_another_host_says_so() -> None:
     changes = planned(entry, gaudi01=live["gaudi01"], gaudi02=cache)["hosts"]
     assert changes["gaudi01"]["changes"] == [
         "~ big: restart",
-        "    all its parts restart: another one of them changes, or what its hosts share",
+        "    all its parts restart: another part changes, or a setting that its hosts share",
     ]
     assert any("VLLM_HOST_IP: 10.0.0.2 -> 10.0.0.3" in one for one in changes["gaudi02"]["changes"])
 

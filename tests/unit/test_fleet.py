@@ -249,7 +249,7 @@ def test_a_supervisor_is_compared_with_the_one_of_this_version() -> None:
     for digest, lines in ((hashlib.sha256(text).hexdigest(), []), ("0", ["replace its supervisor"])):
         live = {name: {**unit, "supervisor": digest} for name, unit in live_of(one).items()}
         found = vllm_plan_changes(one["models"], live, set())
-        assert found == [f"~ qwq: {line} (its server goes on)" for line in lines]
+        assert found == [f"~ qwq: {line} (its server keeps running)" for line in lines]
 
 
 def test_a_variable_that_only_the_supervisor_sets_is_shown_as_a_restart() -> None:

@@ -467,7 +467,7 @@ def test_a_film_as_long_as_the_context_is_what_is_too_much() -> None:
     host["weights"] = {"/w": {"config": config, "bytes": 7 * GIB}}
     spec = {"name": "m", "weights": "/w", "image": "vllm/vllm-openai:v0.33.0"}
     (error,) = vllm_plan([spec], host, host_name="g")["errors"]
-    assert "GiB of what a batch, its pictures or films, and libraries take" in error["message"]
+    assert "GiB for a batch, its images or videos, and libraries" in error["message"]
     assert error["message"].endswith("what fits: max_model_len 16384")
     assert vllm_plan([{**spec, "max_model_len": 16384}], host, host_name="g")["errors"] == []
 

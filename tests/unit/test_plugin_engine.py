@@ -112,7 +112,7 @@ def test_blocks_by_which_a_server_dies_in_warm_up_are_refused_with_what_fits() -
         ({"speculative_config": {"method": "ngram"}}, "must set num_speculative_tokens"),
         (
             {"bucketing": {"strategy": "lin"}, "max_num_seqs": 256, "max_model_len": 40960, "warmup_budget_minutes": 9},
-            "graphs); lower max_num_seqs or max_model_len, take bucketing.strategy exp or file, or allow more minutes",
+            "graphs); lower max_num_seqs or max_model_len, set bucketing.strategy to exp or file, or allow more minutes",
         ),
         ({"dtype": "float16"}, "dtype 'float16': the plugin would serve in bfloat16 silently"),
         ({"dtype": "float32"}, "dtype 'float32': the plugin would serve in bfloat16 silently"),
@@ -164,7 +164,7 @@ def test_blocks_by_which_a_server_dies_in_warm_up_are_refused_with_what_fits() -
             "bucketing.file: has no bucket for a decode step of 4 sequences and 3264 blocks, which would compile while",
         ),
         ({"env": {"VLLM_CONTIGUOUS_PA": "true"}, "enable_prefix_caching": True}, "env: VLLM_CONTIGUOUS_PA 'true': "),
-        ({"bucketing": {"file": FILE}}, "must have file where strategy is file, and only there"),
+        ({"bucketing": {"file": FILE}}, "must have file if strategy is file, and only then"),
         (
             {"source": {"kind": "hub", "repo": "Qwen/QwQ-32B", "convert": "g2"}},
             "must have no convert: the plugin serves the original weights on Gaudi2 and on Gaudi3",
@@ -318,7 +318,7 @@ def test_weights_that_the_server_widens_are_counted_as_they_are_loaded() -> None
 
 def test_what_is_refused_says_that_weights_grow() -> None:
     (error,) = of_entry("gpt-oss-120b", tensor_parallel_size=1)["errors"]
-    said = "217.6 GiB of weights (the 61 GiB of its files, made wider while they are loaded), of 128 GiB"
+    said = "217.6 GiB of weights (the 61 GiB of its files, converted to a wider type at load), of 128 GiB"
     assert said in error["message"]
     assert of_entry("gpt-oss-120b", tensor_parallel_size=1, env=NATIVE)["errors"] == []
 

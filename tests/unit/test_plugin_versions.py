@@ -179,7 +179,7 @@ def test_a_version_that_must_be_assumed_is_said() -> None:
     (warning,) = [text for text in plan("1.24.0")["warnings"] if "assumes" in text]
     assert warning == (
         "g: model m: the plan assumes 0.17.1, the oldest vLLM of release 1.24.0 that serves it, which has 0.17.1 and "
-        "0.19.0 to 0.21.0; set vllm_version in the model: buckets and their variables follow it"
+        "0.19.0 to 0.21.0; set vllm_version in the model: because the buckets depend on it"
     )
     for release, more in (("1.22.1", {}), ("1.24.1", {}), ("1.24.0", {"vllm_version": "0.19.0"})):
         assert not any("assumes" in text for text in plan(release, **more)["warnings"])
@@ -194,7 +194,7 @@ def test_a_version_that_must_be_assumed_is_said() -> None:
             "1.24.1",
             {"vllm_version": "0.21.0"},
             "vllm_version '0.21.0': belongs to release 1.24.0; accelerator_release is 1.24.1, which has 0.24.0 or "
-            "0.26.0; take an image of this release, or, if the image has another vLLM, set vllm_version in the model",
+            "0.26.0; use an image of this release, or, if the image has another vLLM, set vllm_version in the model",
         ),
         (
             "1.24.0",
@@ -218,7 +218,7 @@ def test_a_version_that_must_be_assumed_is_said() -> None:
         (
             "1.23.0",
             {"vllm_version": "0.13.0", "least_vllm": "0.16.0"},
-            "vllm_version '0.13.0': is too old for this model, whose least_vllm is 0.16.0; take a newer image",
+            "vllm_version '0.13.0': is too old for this model, whose least_vllm is 0.16.0; use a newer image",
         ),
         (
             "1.24.0",

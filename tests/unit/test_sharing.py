@@ -197,7 +197,7 @@ def test_what_the_models_before_leave_may_be_too_little() -> None:
             [{"name": "q", "weights": "/data/Qwen3-8B"}],
             {},
             "shares_card_with[0].weights '/data/Qwen3-8B': its config.json has 'Qwen3ForCausalLM', which generates "
-            "text; models that share a card give vectors or scores; give it an entry and a card of its own, or write "
+            "text; models that share a card return vectors or scores; give it an entry and a card of its own, or write "
             "task: embed or task: score if it does",
         ),
         (
@@ -219,7 +219,7 @@ def test_a_generative_model_that_is_said_to_give_vectors_is_served() -> None:
     assert found["served"][1]["smoke"] == ["embedding"]
 
 
-APART = "give each model an entry and a card of its own"
+APART = "give each model its own entry and card"
 SEVERAL = "serves one model, and a card serves one process at a time; aice_1_22_shared of release 1.22 serves several"
 
 
@@ -252,7 +252,7 @@ def test_a_cpu_host_needs_no_sharing() -> None:
     (error,) = plan(OTHER, release="1.24.1", machine=machine)["errors"]
     assert error["message"] == (
         'g: model gte: shares_card_with ["rerank"]: is for models on one card of a Gaudi host; here models need no '
-        "cards: give each an entry of its own"
+        "cards: give each its own entry"
     )
 
 

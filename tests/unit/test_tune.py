@@ -174,7 +174,7 @@ def test_files_beside_the_inventory_are_named_by_its_own_folder(trace: str) -> N
         (AZURE + "noon,1,1\n", "line 2: TIMESTAMP 'noon' is neither a number of seconds nor a time such as 2023"),
         (AZURE + "nan,1,1\n", "line 2: TIMESTAMP 'nan' is neither a number of seconds"),
         (AZURE + '1,"1,1\n', "no CSV: "),
-        ("[1", "line 1: no JSON: "),
+        ("[1", "line 1: not JSON: "),
         ("[1]", "request 1: 1 is not a mapping with arrival_s, input_tokens, output_tokens"),
         ('[{"arrival_s": 1, "output_tokens": 1}]', "request 1: input_tokens (or ContextTokens) is missing among"),
         ('{"arrival_s": 1}\n', "line 1: input_tokens (or ContextTokens) is missing among 'arrival_s'"),

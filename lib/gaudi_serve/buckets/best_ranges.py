@@ -37,7 +37,7 @@ def best_ranges(
 ) -> BucketRanges | None:
     """Return the ranges of the least padding in all with so many graphs, or of the fewest graphs within a padding.
 
-    None where no ranges are: within a padding, or with so few graphs.
+    None if no ranges are: within a padding, or with so few graphs.
 
     Args:
         limits: of the server.
@@ -99,7 +99,7 @@ def _decodes(
 
 
 def _together(batches: tuple[int, ...], blocks: tuple[int, ...]) -> bool:
-    """Tell whether no padded batch has more sequences than its padded blocks: such buckets are not warmed up."""
+    """Return whether no padded batch has more sequences than its padded blocks: such buckets are not warmed up."""
     smallest = (1, *(value + 1 for value in batches[:-1]))
     return all(
         at < len(blocks) and blocks[at] >= batch
@@ -141,7 +141,7 @@ class _Score:
     """What is to be least of a range.
 
     steps: by speed, the values that were seen, rising, how many steps had up to each, and their sum. most: by speed,
-    the most padding; None where there is no bound.
+    the most padding; None if there is no bound.
     """
 
     steps: Sequence[tuple[list[int], list[int], int]]

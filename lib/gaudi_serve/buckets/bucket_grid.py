@@ -47,11 +47,11 @@ class BucketGrid:
         return hash(self.rows)
 
     def most_blocks(self) -> int:
-        """Return the most blocks of any bucket; 0 where there is none."""
+        """Return the most blocks of any bucket; 0 if there is none."""
         return max((blocks[-1] for _, _, blocks in self.rows), default=0)
 
     def first(self, batch: int, query: int, ctx: int) -> Bucket | None:
-        """Return the first bucket in sorted order that has at least so much of every part; None where none has."""
+        """Return the first bucket in sorted order that has at least so much of every part; None if none has."""
         if self._batches is None:
             self._batches = self._index()
         column = bisect_left(self._queries, query)
@@ -85,7 +85,7 @@ class _Batch:
         return self._most_from[at] if at < len(self._most_from) else -1
 
     def first(self, query: int, ctx: int) -> Bucket | None:
-        """Return its first bucket that holds so much; None where none does."""
+        """Return its first bucket that holds so much; None if none does."""
         at = self._peaks.first(bisect_left(self._queries, query), ctx)
         return None if at is None else (self.size, self._queries[at], _next(self._blocks[at], ctx))
 
@@ -106,7 +106,7 @@ class _Peaks:
             width *= 2
 
     def first(self, start: int, least: int) -> int | None:
-        """Return the first place from ``start`` on whose number is at least ``least``; None where there is none."""
+        """Return the first place from ``start`` on whose number is at least ``least``; None if there is none."""
         at = start
         for level in range(len(self._levels) - 1, -1, -1):
             largest = self._levels[level]

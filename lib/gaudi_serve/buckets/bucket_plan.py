@@ -106,7 +106,7 @@ def hpu_bucket_plan(trace: Any, limits: Any) -> dict[str, Any]:
         first two thirds of the requests alone, ``graphs``, and ``speeds`` with the shares of the last third; None for
         fewer than 60 requests, and where the goal cannot be reached with two thirds. ``ranges``: the best ranges for
         the fork under the same goal: prompt_bs, prompt_seq, decode_bs, decode_block, each [min, step, max], ``env``,
-        graphs, padding; None where no ranges reach the goal. ``uncovered``: the rows of the trace that the server
+        graphs, padding; None if no ranges reach the goal. ``uncovered``: the rows of the trace that the server
         would refuse: row, input_tokens, reason.
 
     Raises:

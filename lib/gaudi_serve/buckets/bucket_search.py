@@ -199,7 +199,7 @@ def within(most: Shares) -> Score:
 
 
 def fits(shares: Shares, most: Shares) -> bool:
-    """Tell whether padding is within two shares at every speed."""
+    """Return whether padding is within two shares at every speed."""
     return all(
         one <= first + SLACK and two <= second + SLACK for (one, two), (first, second) in zip(shares, most, strict=True)
     )
@@ -325,7 +325,7 @@ class Both:
         return min(plans, key=lambda places: search.loss(search.shares(places)) + price * len(places))
 
     def with_one(self, plans: tuple[Places, Places]) -> tuple[Places, Places] | None:
-        """Return the plans with a bucket more where it helps most; None where none helps."""
+        """Return the plans with a bucket more where it helps most; None if none helps."""
         pairs = list(zip(self.searches, plans, strict=True))
         more = [search.with_one(places, search.loss) for search, places in pairs]
         gains = [search.loss(search.shares(places)) - more[at][0] for at, (search, places) in enumerate(pairs)]

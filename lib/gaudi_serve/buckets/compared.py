@@ -113,7 +113,7 @@ class Strategy:
         )
 
     def _warmed(self, grid: BucketGrid, shape: Bucket) -> Bucket | None:
-        """Return the bucket that was warmed up for a shape; None where there is none."""
+        """Return the bucket that was warmed up for a shape; None if there is none."""
         if shape not in self.seen:
             self.seen[shape] = grid.first(*shape)
         return self.seen[shape]

@@ -10,7 +10,7 @@ from .plugin import PluginBuckets
 
 
 def uncovered(buckets: PluginBuckets, server: PlanLimits, *, context: bool = True) -> Bucket | None:
-    """Return a step that no bucket holds, the worst of its kind; None where all are held.
+    """Return a step that no bucket holds, the worst of its kind; None if all are held.
 
     Only the worst steps are looked up. Between two tokens or sequences for which there are buckets, the same buckets
     come into question: of prompts then the shortest has the most context, of decode steps the widest the most blocks.

@@ -143,7 +143,7 @@ def bucket_values(low: int, step: int, high: int) -> list[int]:
 
 
 def _largest(low: int, step: int, high: int) -> int:
-    """Return the last value that bucket_values gives, without making them; 0 where it gives none."""
+    """Return the last value that bucket_values gives, without making them; 0 if it gives none."""
     multiple = high // step * step
     if multiple >= max(low, step):
         return multiple

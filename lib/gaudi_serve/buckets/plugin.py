@@ -179,7 +179,7 @@ def _with(values: tuple[int, ...], more: int) -> tuple[int, ...]:
 
 
 def _of_a_sequence(given: PluginInput) -> int | None:
-    """Return the blocks of one sequence, above which decode buckets have none; None where they are not cut."""
+    """Return the blocks of one sequence, above which decode buckets have none; None if they are not cut."""
     if given.rules.chunked == "all" and given.mamba_chunk_size:
         return given.max_model_len // given.block_size
     return None if given.settings.use_contiguous_pa else -(-given.max_model_len // given.block_size)

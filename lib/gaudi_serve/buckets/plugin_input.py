@@ -310,7 +310,7 @@ def _texts(env: Any) -> dict[str, str]:
 
 
 def integer(variables: Mapping[str, str], name: str) -> int | None:
-    """Return a variable as the server reads it, which is as Python's int does; None where it is not set."""
+    """Return a variable as the server reads it, which is as Python's int does; None if it is not set."""
     text = variables.get(name)
     if text is None:
         return None
@@ -325,7 +325,7 @@ def integer(variables: Mapping[str, str], name: str) -> int | None:
 
 
 def caches_prefixes(variables: Mapping[str, str], rules: PluginRules) -> bool:
-    """Tell whether sequences share blocks; where nobody says it, they do since the second version."""
+    """Return whether sequences share blocks; where nobody says it, they do since the second version."""
     said = variables.get("VLLM_PREFIX_CACHING")
     return not rules.first_form if said is None else _true(said)
 

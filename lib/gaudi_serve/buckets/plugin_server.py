@@ -126,7 +126,7 @@ def hpu_plugin_padded_shape(
         remember: false asks each shape of a list of a server that was just started.
 
     Returns:
-        ``bucket``: [sequences, tokens, blocks]; ``warmed``: false where it compiles while serving. A list for a list.
+        ``bucket``: [sequences, tokens, blocks]; ``warmed``: false if it compiles while serving. A list for a list.
 
     Raises:
         InputError: for a shape with a key or value that is none, and as hpu_plugin_buckets does.

@@ -15,7 +15,7 @@ STEP, DEFAULT_FROM = 1024, 8192
 
 
 def slices(given: PluginInput, env: Mapping[str, str]) -> bool:
-    """Tell whether a server cuts the attention of long prompts into slices: with pad, unless told otherwise."""
+    """Return whether a server cuts the attention of long prompts into slices: with pad, unless told otherwise."""
     chosen = env.get("VLLM_BUCKETING_STRATEGY") == "pad" and given.rules.names_strategy
     usual = given.settings.enabled and not given.settings.merged_prefill
     return chosen and usual and env.get(ENABLED, "true").lower() in TRUE

@@ -105,7 +105,7 @@ class ShapeField:
         return self._from[low] if self.phase.falling else self._upto[high]
 
     def allows(self, place: Shape) -> bool:
-        """Tell whether a bucket may stand at a place: the server keeps it."""
+        """Return whether a bucket may stand at a place: the server keeps it."""
         i, j = place
         return 0 <= i < len(self.xs) and self.lowest[i] <= j < len(self.ys)
 
@@ -117,7 +117,7 @@ class ShapeField:
     def padded(self, places: Places) -> tuple[int, int] | None:
         """Return the padded work of all steps in both measures, each as ``lanes`` takes it.
 
-        None where a shape is left without a bucket.
+        None if a shape is left without a bucket.
         """
         one = two = 0
         held, left = self.held, -1

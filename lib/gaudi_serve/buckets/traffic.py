@@ -134,7 +134,7 @@ class Traffic:
         return self.shapes[ASSUMED]
 
     def held_out(self) -> tuple[Traffic, Traffic] | None:
-        """Return all but the last part, and the last part; None where there is one alone."""
+        """Return all but the last part, and the last part; None if there is one alone."""
         if len(self.parts[0]) == 1:
             return None
         return Traffic(tuple(parts[:-1] for parts in self.parts)), Traffic(tuple(parts[-1:] for parts in self.parts))
@@ -162,7 +162,7 @@ def shapes_of(requests: list[Request], limits: PlanLimits, speed: float = 1.0) -
 
 
 def token_seconds(requests: list[Request], limits: PlanLimits, speed: float) -> float:
-    """Return the mean seconds between two tokens of an answer; 0 where no answer has two."""
+    """Return the mean seconds between two tokens of an answer; 0 if no answer has two."""
     server = _Server(requests, limits, speed, [])
     server.run()
     return server.token_s / server.tokens if server.tokens else 0.0

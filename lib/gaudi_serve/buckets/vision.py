@@ -30,7 +30,7 @@ LAYERS = 27  # of what looks at pictures, where nobody says how many
 
 
 def vision_layers(spec: Mapping[str, Any], model: Architecture, version: str) -> int:
-    """Return the layers of all graphs for pictures together; 0 where nothing is warmed up for any.
+    """Return the layers of all graphs for pictures together; 0 if nothing is warmed up for any.
 
     Args:
         spec: the model; where its ``smoke`` has an image, it takes pictures, whether its config.json says so or not.

@@ -1,6 +1,6 @@
-"""Files that are written whole, or not at all.
+"""Atomic writes of files.
 
-Standard library only: the programs that bring weights to a host import it too, from a folder of their own.
+It uses the standard library only: the programs that download weights on a host import it from their own folder.
 """
 
 from __future__ import annotations
@@ -10,13 +10,12 @@ from pathlib import Path
 
 
 def write_whole(path: str | Path, text: str, mode: int) -> None:
-    """Write a file beside its name, bring it to the disk and rename it: a power cut leaves the old one or the new one.
+    """Write a file atomically: after a power cut the file has the old or the new text.
 
-    The owner of a file that is there already stays; the folder must be there. What a writer that was killed has left
-    beside it goes with the next write.
+    The file keeps its owner. Its folder must exist. The next write removes what a killed writer left.
 
     Raises:
-        OSError: where the system refuses; the file is as it was then, and nothing lies beside it.
+        OSError: The system refuses the write. The file is unchanged and no temporary file is left.
     """
     target = Path(path)
     beside = target.with_name(f".{target.name}.new")
@@ -38,7 +37,7 @@ def write_whole(path: str | Path, text: str, mode: int) -> None:
 
 
 def sync_folder(path: Path) -> None:
-    """Bring a folder's names to the disk, where later steps rely on what is there and what is gone."""
+    """Flush the names in a folder to the disk, so that later steps can rely on them."""
     folder = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
     try:
         os.fsync(folder)

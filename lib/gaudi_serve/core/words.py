@@ -1,10 +1,10 @@
-"""Words that depend on a number. Standard library only: the programs for weights have this file beside them."""
+"""Words that depend on a number. Standard library only: the programs for weights have a copy of this file."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-NAMED = 3  # hosts that a sentence of many names
+NAMED = 3  # The most hosts that a sentence names if there are many.
 
 
 def counted(number: int, noun: str) -> str:
@@ -13,7 +13,7 @@ def counted(number: int, noun: str) -> str:
 
 
 def some_names(hosts: Sequence[str]) -> str:
-    """Return the hosts that share a sentence: all of few, of many the first and how many more there are."""
+    """Return the names of hosts for a sentence: all if they are few, else the first and the number of the others."""
     if len(hosts) <= NAMED + 1:
         return ", ".join(hosts)
     return f"{', '.join(hosts[:NAMED])} and {len(hosts) - NAMED} more"

@@ -146,7 +146,7 @@ def _arguments(spec: Spec) -> list[str]:
 
 
 def _of_all(spec: Spec, key: str) -> Any:
-    """Return the value of a key that the server has for all models; None where it has none."""
+    """Return the value of a key that the server has for all models; None if it has none."""
     return spec[key] if key in ("max_model_len", "gpu_memory_utilization") else None
 
 

@@ -23,7 +23,7 @@ ENDS = ("forcausallm", "forconditionalgeneration", "lmheadmodel", "model", "fors
 
 
 def architecture(model: Architecture) -> tuple[str, str] | None:
-    """Return the model_type of a config.json, and what it calls its architecture; None where it says neither."""
+    """Return the model_type of a config.json, and what it calls its architecture; None if it says neither."""
     name = model.classes[0] if model.classes else None
     if model.kind:
         return model.kind.lower(), name or model.kind

@@ -71,7 +71,7 @@ class Launch:
     """How a server is started, exactly.
 
     env: variables, but for those of the buckets. args: arguments after the engine's command. numactl: its arguments;
-    None binds to no cores. buckets: the shapes that are warmed up; None where the server chooses them. bucket_file:
+    None binds to no cores. buckets: the shapes that are warmed up; None if the server chooses them. bucket_file:
     the text of a file of buckets, which the server finds at bucket_path. tokens: of one step
     at most, by which buckets are counted.
     """
@@ -134,11 +134,11 @@ class Engine:
     take, with the arguments of warmup_seconds. loads: by platform, the quantised weights that it loads; of another
     platform nothing is known.
 
-    executors: by what it spreads a model over several hosts, its default first; none where it cannot. over_hosts: why
-    that is an experiment; empty where it is none.
+    executors: by what it spreads a model over several hosts, its default first; none if it cannot. over_hosts: why
+    that is an experiment; empty if it is none.
 
-    share: the part of the card's memory that each of so many models gets, where its user sets none; None where the
-    server serves one model. folder: where the server finds each model's folder, by the model's name; None where it
+    share: the part of the card's memory that each of so many models gets, where its user sets none; None if the
+    server serves one model. folder: where the server finds each model's folder, by the model's name; None if it
     finds it where the host has it.
     """
 
@@ -172,7 +172,7 @@ class Engine:
     folder: str | None = None
 
     def serves(self, platform: Platform) -> bool:
-        """Tell whether it serves a platform: one that it knows, or one that names it as its own."""
+        """Return whether it serves a platform: one that it knows, or one that names it as its own."""
         return platform.name in self.platforms or platform.engine == self.name
 
     def defaults_of(self, given: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -146,7 +146,7 @@ def bucketing(spec: Spec, host: Host) -> PluginBucketing:
 
 
 def _one_prompt(model: Architecture, version: str, caching: bool) -> str:
-    """Return why the prompts of a hybrid must come one by one; empty where they need not."""
+    """Return why the prompts of a hybrid must come one by one; empty if they need not."""
     if not comparable("0.14.1") <= comparable(version) < comparable(SEPARATES_PROMPTS):
         return ""
     if model.is_granite_hybrid:

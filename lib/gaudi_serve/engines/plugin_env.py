@@ -43,7 +43,7 @@ class StartVariable:
     words: tuple[str, ...] = ()
 
     def wrong(self, text: str, version: str) -> str | None:
-        """Return what a server of this version makes of a text; None where it takes it, or reads it never."""
+        """Return what a server of this version makes of a text; None if it takes it, or reads it never."""
         if not comparable(self.since) <= comparable(version) < comparable(self.before):
             return None
         try:

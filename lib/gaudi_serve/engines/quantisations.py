@@ -33,7 +33,7 @@ class Loads:
     floats: bool = True
 
     def method(self, name: str) -> str | None:
-        """Return the first vLLM that loads a method, empty for all; None where none does or is known to."""
+        """Return the first vLLM that loads a method, empty for all; None if none does or is known to."""
         return self.since.get(name)
 
 
@@ -66,7 +66,7 @@ class Stored:
 
 
 def stored(model: Architecture) -> Stored | None:
-    """Return how the weights of a model are quantised; None where they are not, or its config.json does not say."""
+    """Return how the weights of a model are quantised; None if they are not, or its config.json does not say."""
     found = model.quantisation
     method = found.get("quant_method")
     if not isinstance(method, str) or not method:

@@ -1,4 +1,4 @@
-"""What a user has written in an inventory where YAML makes something else of it, on the controller."""
+"""Numbers in an inventory that YAML reads differently from what the user wrote. It runs on the controller."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ OCTAL = re.compile(r"-?0[0-7_]+")
 
 
 def octals(value: Any, key: str = "") -> Iterator[tuple[str, int, str]]:
-    """Yield (where it is, number, what stands in the file) of all numbers in a value that YAML read as octal."""
+    """Yield (key, number, text in the file) of all numbers in a value that YAML read as octal."""
     if isinstance(value, Mapping):
         for name, part in value.items():
             yield from octals(part, f"{key}: {name}" if key else str(name))
@@ -28,13 +28,13 @@ def octals(value: Any, key: str = "") -> Iterator[tuple[str, int, str]]:
 
 
 def _source(value: int) -> str | None:
-    """Return how an octal number is written in its file; None where it is none, or where that is not known."""
+    """Return the text of an octal number in its file; None if it is not octal or its place is unknown."""
     try:
-        # Private to ansible-core, whose public functions for tags only deprecate values, and whose errors print a
-        # value's origin without returning it. To read the inventory's files instead loses numbers that a model takes
-        # from a variable of another name (port: "{{ base_port }}"), files that only a vars or inventory plugin knows,
-        # and which of two files counts: a decimal number would be refused for an equal octal one elsewhere. Without the
-        # import, no octal number is refused, and nothing else changes.
+        # This is private to ansible-core. Its public functions for tags only deprecate values, and its errors print a
+        # value's origin without returning it. Reading the inventory's files instead would miss numbers that a model
+        # takes from another variable (port: "{{ base_port }}"), files that only a vars or inventory plugin reads, and
+        # which of two files counts: a decimal number would be refused because of an equal octal one elsewhere. Without
+        # the import, octal numbers are not refused, and nothing else changes.
         from ansible._internal._datatag._tags import Origin
 
         origin = Origin.get_tag(value)

@@ -37,7 +37,7 @@ def plan_memory(
     rounding: Rounding = WHOLE,
     taken_gib: float = 0.0,
 ) -> dict[str, Any] | None:
-    """Return how a model's cards are divided, or None where its architecture or size is not known.
+    """Return how a model's cards are divided, or None if its architecture or size is not known.
 
     Free memory after weights and profile run, times the utilisation, is usable; of that, the graph
     share is kept for graphs (none with enforce_eager) and the rest is KV cache, in blocks of 128
@@ -142,13 +142,13 @@ def _changed(given: Mapping[str, Any], rounding: Rounding, cards: int, length: i
 
 
 def _longest(given: Mapping[str, Any], rounding: Rounding, cards: int) -> int:
-    """Return the longest context, in whole blocks, of which one sequence fits; 0 where none does."""
+    """Return the longest context, in whole blocks, of which one sequence fits; 0 if none does."""
     length = int(min(given["MAX_MODEL_LEN"], _changed(given, rounding, cards, BLOCK)["kv_tokens"])) // BLOCK * BLOCK
     return length if length and _changed(given, rounding, cards, length)["fits"] else 0
 
 
 def quantised_at_load(spec: Spec, model: Architecture) -> bool:
-    """Tell whether a server halves a model's weights while it loads them."""
+    """Return whether a server halves a model's weights while it loads them."""
     # INC turns bfloat16 weights into FP8 while loading; weights that are quantised already keep their size.
     by_file = spec.get("quant_config") is not None and "quant_config" not in engine_of(spec).ignored
     halved = spec.get("dtype") == "fp8" or spec.get("quantization") == "inc" or by_file
@@ -161,7 +161,7 @@ def _weight_bytes(spec: Spec, model: Architecture) -> int:
 
 
 def _upcast_to_float32(spec: Spec, model: Architecture) -> bool:
-    """Tell whether a server makes four bytes of each two of a model's weights; what is stored so keeps its size."""
+    """Return whether a server makes four bytes of each two of a model's weights; what is stored so keeps its size."""
     return spec.get("dtype") == "float32" and model.dtype != "float32" and not model.quantisation
 
 

@@ -63,7 +63,7 @@ class Layout:
         return -(-length // group.tokens)
 
     def longest(self, blocks: int, most: int) -> int:
-        """Return the longest request, up to ``most`` tokens, that so many blocks hold; 0 where they hold none."""
+        """Return the longest request, up to ``most`` tokens, that so many blocks hold; 0 if they hold none."""
         low, high = 0, most
         while low < high:
             middle = (low + high + 1) // 2
@@ -147,14 +147,14 @@ def cache_bytes(spec: Spec, model: Architecture, release: str) -> float:
 
 
 def _in_checkpoint(stored: Mapping[str, Any]) -> bool:
-    """Tell whether the weights come with a scale for a cache of eight bits."""
+    """Return whether the weights come with a scale for a cache of eight bits."""
     scheme = stored.get("kv_cache_scheme")
     bits = scheme.get("num_bits") if isinstance(scheme, Mapping) else None
     return bits == 8 or str(stored.get("kv_cache_quant_algo")).upper() == "FP8"
 
 
 def is_latent(model: Architecture) -> bool:
-    """Tell whether a model keeps one latent vector a token, of which every card has the whole.
+    """Return whether a model keeps one latent vector a token, of which every card has the whole.
 
     A catalog entry may say the latent vector's width and no kind of model.
     """
@@ -163,7 +163,7 @@ def is_latent(model: Architecture) -> bool:
 
 
 def _token_bytes(spec: Spec, model: Architecture, kind: str, size: float) -> float:
-    """Return the bytes that a token takes in one layer of one card; 0 where that is not known."""
+    """Return the bytes that a token takes in one layer of one card; 0 if that is not known."""
     if is_latent(model):
         if model.indexed and size == 1:
             return SPARSE_LATENT_BYTES + model.indexed + 4
@@ -181,7 +181,7 @@ def _token_bytes(spec: Spec, model: Architecture, kind: str, size: float) -> flo
 
 
 def _state_bytes(spec: Spec, model: Architecture, guesses: Speculation) -> float:
-    """Return the bytes of the state that one layer keeps of a request on one card; 0 where that is not known."""
+    """Return the bytes of the state that one layer keeps of a request on one card; 0 if that is not known."""
     one, cards = model.mamba, spec.tensors
     if one is None:
         return 0.0

@@ -15,7 +15,7 @@ VOCABULARY_STEP = 64  # vLLM pads the vocabulary to a multiple of it
 
 
 def memory_names(model: Architecture) -> dict[str, Any] | None:
-    """Return the names that hpu_memory wants of an architecture, or None where one is missing."""
+    """Return the names that hpu_memory wants of an architecture, or None if one is missing."""
     found = {
         "NUM_HIDDEN_LAYERS": model.layers,
         "HIDDEN_SIZE": model.hidden_size,
@@ -61,7 +61,7 @@ def shape_problems(spec: Mapping[str, Any], model: Architecture, *, even_heads: 
 
 
 def splits(model: Architecture, spec: Mapping[str, Any], cards: int, *, even_heads: bool = True) -> bool:
-    """Tell whether so many cards can share a model's heads and its quantised weights."""
+    """Return whether so many cards can share a model's heads and its quantised weights."""
     kv_heads = model.kv_heads
     shared = not kv_heads or _shared(kv_heads, cards, copies=_copies(spec, even_heads))
     even = not (model.heads and model.heads % cards) and _vocabulary_splits(model, cards)
@@ -74,17 +74,17 @@ def _padded(model: Architecture) -> int:
 
 
 def _vocabulary_splits(model: Architecture, cards: int) -> bool:
-    """Tell whether so many cards share the embedding evenly."""
+    """Return whether so many cards share the embedding evenly."""
     return _padded(model) % cards == 0
 
 
 def _copies(spec: Mapping[str, Any], even_heads: bool) -> bool:
-    """Tell whether more cards than there are KV heads get copies of them, as vLLM itself does it."""
+    """Return whether more cards than there are KV heads get copies of them, as vLLM itself does it."""
     return not even_heads or ENGINES[spec["launch_profile"]].copies_heads
 
 
 def _shared(kv_heads: int, cards: int, *, copies: bool) -> bool:
-    """Tell whether so many cards share KV heads: each has as many of its own, or one that as many others have too."""
+    """Return whether so many cards share KV heads: each has as many of its own, or one that as many others have too."""
     return kv_heads % cards == 0 if cards <= kv_heads else copies and cards % kv_heads == 0
 
 

@@ -92,7 +92,7 @@ class Planned:
 
 @dataclass(frozen=True)
 class Divided:
-    """How one card of one stage is divided, in GiB, and the layout of its cache; None where it has none."""
+    """How one card of one stage is divided, in GiB, and the layout of its cache; None if it has none."""
 
     total: float
     requested: float
@@ -104,7 +104,7 @@ class Divided:
 
     @property
     def over(self) -> float:
-        """Return how many GiB more than the card has it takes; nothing where it takes less."""
+        """Return how many GiB more than the card has it takes; nothing if it takes less."""
         return max(0.0, self.weights + self.reserved + self.graphs + self.cache - self.total)
 
     @property
@@ -114,7 +114,7 @@ class Divided:
 
 
 def plan_vllm(planned: Planned) -> dict[str, Any] | None:
-    """Return how a model's cards are divided, or None where its architecture, its size or that of a card is not known.
+    """Return how a model's cards are divided, or None if its architecture, its size or that of a card is not known.
 
     Returns:
         GiB of one card, of the stage that has least left: ``device_gib``, ``reserved_gib`` (the largest batch and
@@ -176,7 +176,7 @@ def _judged(planned: Planned) -> dict[str, Any] | None:
 
 
 def _stages(planned: Planned) -> list[Divided]:
-    """Return how a card of each stage is divided; empty where a figure of the model or a card is unknown."""
+    """Return how a card of each stage is divided; empty if a figure of the model or a card is unknown."""
     model, sizes = planned.model, [card.memory_mib for card in planned.cards]
     known = model.layers and model.hidden_size and planned.weights and sizes and min(sizes)
     if not (known and _context(planned.spec, model)):
@@ -197,7 +197,7 @@ def _overridden(spec: Spec, blocks: int) -> int:
 
 
 def _stage(planned: Planned, stage: int) -> Divided | None:
-    """Return how a card of one stage of a pipeline is divided; None where the model's cache is not known."""
+    """Return how a card of one stage of a pipeline is divided; None if the model's cache is not known."""
     spec, model, release = planned.spec, planned.model, planned.release
     first, end = stage_layers(model.layers or 1, spec.stages)[stage]
     kinds = model.layer_kinds[first:end]
@@ -231,7 +231,7 @@ def device_gib(cards: Sequence[Card]) -> float:
 
 
 def _unified(card: Card) -> bool:
-    """Tell whether a card's memory is the host's."""
+    """Return whether a card's memory is the host's."""
     return UNIFIED in (card.name or "") or card.capability.startswith(UNIFIED_GFX)
 
 
@@ -376,7 +376,7 @@ def _libraries(planned: Planned) -> float:
 
 
 def _counts_graphs(planned: Planned) -> bool:
-    """Tell whether graphs are taken out of what is left for the cache."""
+    """Return whether graphs are taken out of what is left for the cache."""
     off = str(planned.env.get("VLLM_MEMORY_PROFILER_ESTIMATE_CUDAGRAPHS", "1")).lower() in ("0", "false")
     return at_least(planned.release, GRAPHS_COUNT_SINCE) and not off and not planned.spec.get("enforce_eager")
 

@@ -44,7 +44,7 @@ def _numbers(release: str) -> tuple[int, ...]:
 
 
 def at_least(release: str, since: str) -> bool:
-    """Tell whether a release, such as 0.10.2, is ``since`` or newer."""
+    """Return whether a release, such as 0.10.2, is ``since`` or newer."""
     return _numbers(release) >= _numbers(since)
 
 

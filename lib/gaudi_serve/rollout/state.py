@@ -95,7 +95,7 @@ class Failure:
     """Why the rollout stops at a host.
 
     during: the state that it failed in. problem: the task that failed, and why. locked: which other run has locked the
-    host meanwhile; empty where none has. lost: its connection was lost, then or later. stays: why it stays drained.
+    host meanwhile; empty if none has. lost: its connection was lost, then or later. stays: why it stays drained.
     """
 
     during: State
@@ -109,7 +109,7 @@ class Failure:
 class RolloutState:
     """A host in a rollout.
 
-    host: its name. wave: from 1, that of the canary; 0 where nothing is pending. failure: why the rollout stops at it.
+    host: its name. wave: from 1, that of the canary; 0 if nothing is pending. failure: why the rollout stops at it.
     figures: how fast it is ``before`` and ``after`` its change, by model, as ``slower_models`` takes them.
     """
 
@@ -186,7 +186,7 @@ class RolloutState:
 
         Args:
             task, result: what has failed.
-            unreachable_s: seconds in which it could not be reached; 0 where it could.
+            unreachable_s: seconds in which it could not be reached; 0 if it could.
         """
         stays = (
             f"it could not be reached for {unreachable_s} s" if unreachable_s else f"{task}: {reset_failure(result)}"
@@ -196,17 +196,17 @@ class RolloutState:
 
     @property
     def accepted(self) -> bool:
-        """Tell whether it is known that the host serves what its plan says."""
+        """Return whether it is known that the host serves what its plan says."""
         return (self.failure.during if self.failure else self.state) not in UNACCEPTED
 
     @property
     def under_way(self) -> bool:
-        """Tell whether the host is drained, and neither serves with the change nor was given up."""
+        """Return whether the host is drained, and neither serves with the change nor was given up."""
         return self.state in UNDER_WAY
 
     @property
     def reason(self) -> str:
-        """Return in one line why the host is rolled back; empty where it is not."""
+        """Return in one line why the host is rolled back; empty if it is not."""
         return self.failure.locked or self.failure.problem.splitlines()[0] if self.failure else ""
 
     @property

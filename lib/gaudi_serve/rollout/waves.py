@@ -222,7 +222,7 @@ def rollout_plan(hostvars: Mapping[str, Known], hosts: Sequence[str], variables:
 
     Returns:
         ``waves``: lists of hosts, the canary alone first; ``lines`` to read; ``steps``, the same as a sentence a host;
-        ``refusal``: sentences, empty where it may begin; ``settings``.
+        ``refusal``: sentences, empty if it may begin; ``settings``.
     """
     try:
         settings = read_settings(variables, hosts)

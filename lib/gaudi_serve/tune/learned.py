@@ -77,7 +77,7 @@ class Learned:
     """What the servers of a model have had.
 
     prompt, answer: tokens. rate: requests a second of the busiest server, whose answers have a token every token_s
-    seconds; 0 where it does not say. blocks: by host, KV-cache blocks that its
+    seconds; 0 if it does not say. blocks: by host, KV-cache blocks that its
     server says it has. source: where this comes from, in words. notes: sentences about single hosts.
     """
 

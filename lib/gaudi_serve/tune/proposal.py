@@ -76,7 +76,7 @@ def proposed(
         requests: that it gets.
         wanted: the goal; without one, no more padding than exp, or than today for the fork, which has no exp.
         source: where the requests come from, in words.
-        token_s: seconds between two tokens of running servers; 0 where nobody knows.
+        token_s: seconds between two tokens of running servers; 0 if nobody knows.
 
     Raises:
         InputError: where the servers take none of the requests, and for a goal that cannot be reached.

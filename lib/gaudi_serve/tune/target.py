@@ -30,7 +30,7 @@ OVERHEAD_S = 0.0055  # of a decode step beside reading the weights: 12 ms in all
 class Today:
     """What servers warm up now.
 
-    strategy: by name. compared: what that pads; None where the server would not start with it. prompt: (tokens, blocks
+    strategy: by name. compared: what that pads; None if the server would not start with it. prompt: (tokens, blocks
     of context), decode: (sequences, blocks), for the picture.
     """
 
@@ -65,7 +65,7 @@ class Target:
 
     @property
     def ranges(self) -> bool:
-        """Tell whether its servers take ranges alone, and no list."""
+        """Return whether its servers take ranges alone, and no list."""
         return bool(self.model["bucket_limits"]["ranges"])
 
     def decode_step(self) -> tuple[float, str]:
@@ -78,7 +78,7 @@ class Target:
         return step, f"{weights} GiB of weights a card, read at {bandwidth / 1e12:.2f} TB/s"
 
     def minutes(self, graphs: int) -> float | None:
-        """Return the minutes that so many graphs take to warm up, as the plan estimates them; None where it cannot."""
+        """Return the minutes that so many graphs take to warm up, as the plan estimates them; None if it cannot."""
         known, seconds = self.model["graphs"], self.model["warmup_s"]
         return None if not known or seconds is None else seconds / known * graphs / 60
 
@@ -121,7 +121,7 @@ def refused(fleet: Mapping[str, Any], name: Any) -> list[str]:
 
     Args:
         fleet: what vllm_fleet_plan returned.
-        name: the model, as it was given; None where nobody has given one.
+        name: the model, as it was given; None if nobody has given one.
     """
     here = {host: [model["name"] for model in plan["models"]] for host, plan in fleet["hosts"].items()}
     names = sorted({one for models in here.values() for one in models})

@@ -181,7 +181,7 @@ def _value(where: str, kind: str, row: Mapping[str, Any], columns: Columns) -> A
 
 
 def _is_number(value: Any) -> bool:
-    """Tell whether an arrival is a number, which has a unit, and no time of day."""
+    """Return whether an arrival is a number, which has a unit, and no time of day."""
     try:
         return bool(math.isfinite(float(value)))
     except (TypeError, ValueError):
