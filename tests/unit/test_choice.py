@@ -201,7 +201,10 @@ def test_saved_facts_of_all_hosts_are_needed(tmp_path: Any) -> None:
 @pytest.mark.parametrize(
     ("changed", "text"),
     [
-        ({"group": None}, "hosts 2: needs group: NAME, the group of the inventory from which the plan chooses the hosts"),
+        (
+            {"group": None},
+            "hosts 2: needs group: NAME, the group of the inventory from which the plan chooses the hosts",
+        ),
         ({"group": "gpuz"}, "group 'gpuz': is not a group of the inventory; did you mean gpus?"),
         ({"group": "few"}, "hosts 2: group few has 1"),
         ({"hosts": ["gpu01", "gpu02"]}, "group 'gpus': is for a number of hosts, such as hosts: 2; leave it out"),

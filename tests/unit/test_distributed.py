@@ -233,9 +233,8 @@ def test_the_plugin_needs_a_word_and_profiles_of_one_host_say_so() -> None:
 
 def test_ports_between_hosts_belong_to_one_model() -> None:
     two = [{**ENTRY, "tensor_parallel_size": 2}, {**ENTRY, "name": "other", "tensor_parallel_size": 2, "port": 8001}]
-    assert (
-        "gaudi01: model other: cluster_port 29500: shares its 100 ports with model big; 29600 is free"
-        in errors(planned(*two))
+    assert "gaudi01: model other: cluster_port 29500: shares its 100 ports with model big; 29600 is free" in errors(
+        planned(*two)
     )
     busy = {"gaudi02": {"ports": {"29503": "nginx (pid 3)"}}}
     taken = "needs ports 29500 to 29599, and 29503 is taken by nginx (pid 3); end it or choose another cluster_port"
@@ -248,7 +247,10 @@ def test_ports_between_hosts_belong_to_one_model() -> None:
     [
         ({"ip": "0.0.0.0", "networks": []}, "vllm_cluster_address 0.0.0.0: cannot be reached from other hosts"),
         ({"ip": "fe80::1", "networks": []}, "vllm_cluster_address fe80::1: cannot be reached from other hosts"),
-        ({"ip": "127.0.0.1"}, "vllm_cluster_address 127.0.0.1: cannot be reached from other hosts; set vllm_cluster_address"),
+        (
+            {"ip": "127.0.0.1"},
+            "vllm_cluster_address 127.0.0.1: cannot be reached from other hosts; set vllm_cluster_address",
+        ),
         ({"ip": "10.0.0.1"}, "vllm_cluster_address 10.0.0.1: is not an address of this host; set vllm_cluster_address"),
         (
             {"ip": "10.0.0.1", "networks": []},

@@ -139,8 +139,7 @@ def test_what_only_some_images_of_a_release_load_or_nobody_has_tried_is_a_warnin
     found = plan({"quant_method": "auto-round"}, "cpu", "1.24.1")
     assert of_loading(found) == []
     assert any(
-        "quantization_config.quant_method 'auto-round' may not load with vllm on a CPU host; try it on one host"
-        in text
+        "quantization_config.quant_method 'auto-round' may not load with vllm on a CPU host; try it on one host" in text
         for text in found["warnings"]
     )
 

@@ -78,8 +78,8 @@ def test_fp8_profile_takes_the_whole_box_with_the_manuals_limits() -> None:
     assert "--quantization" not in one["args"]
     assert (one["host"], one["port"]) == ("127.0.0.1", 8688)
     for wrong, message in (
-        ({"max_model_len": 40000}, "max_model_len 40000: is above 32768, the most of one host"),
-        ({"quantization": "awq"}, "quantization 'awq': is not inc, the only one here"),
+        ({"max_model_len": 40000}, "max_model_len 40000: is above 32768, the most for one host"),
+        ({"quantization": "awq"}, "quantization 'awq': is not inc, the only one allowed here"),
     ):
         errors = vllm_plan([{**spec, **wrong}], gaudi_host())["errors"]
         assert message in errors[0]["message"]

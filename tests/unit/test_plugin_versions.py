@@ -269,7 +269,7 @@ def padded(**more: Any) -> dict[str, Any]:
         ),
         (
             padded(env={"VLLM_EXPONENTIAL_BUCKETING": "true"}),
-            f"env: VLLM_EXPONENTIAL_BUCKETING 'true': takes the place of strategy pad: {SLICES}; leave it out",
+            f"env: VLLM_EXPONENTIAL_BUCKETING 'true': replaces strategy pad: {SLICES}; leave it out",
         ),
         (
             padded(env={"VLLM_HPU_FSDPA_SLICE_SEQ_LEN_THLD": 512}),
@@ -305,7 +305,7 @@ def test_without_sliced_attention_they_are_taken(off: dict[str, str]) -> None:
             "granite-4.0-h-small",
             {"bucketing": {"prompt_bs": {"max": 2}}},
             "bucketing.prompt_bs.max 2: puts several prompts into one step, at which vLLM 0.24.0 stops with "
-            "granitemoehybrid; leave it out, which is 1",
+            "granitemoehybrid; leave it out, which means 1",
         ),
         (
             "granite-4.0-h-small",
@@ -317,7 +317,7 @@ def test_without_sliced_attention_they_are_taken(off: dict[str, str]) -> None:
             "qwen3.5-35b-a3b",
             {"env": {"VLLM_PROMPT_BS_BUCKET_MAX": 4}, "enable_prefix_caching": True, "max_num_seqs": 16},
             "env: VLLM_PROMPT_BS_BUCKET_MAX 4: puts several prompts into one step, at which vLLM 0.24.0 stops with a "
-            "hybrid model and prefix caching; leave it out, which is 1",
+            "hybrid model and prefix caching; leave it out, which means 1",
         ),
     ],
 )

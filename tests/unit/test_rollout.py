@@ -103,7 +103,7 @@ def test_waves_are_as_large_as_may_be() -> None:
 def test_too_few_servers_are_refused_unless_that_is_allowed() -> None:
     alone = plan({"g1": host({"qwq": "qwq"})})
     assert alone["refusal"] == [
-        "g1: model 'qwq': has one server on the hosts of this run, and none serves it while that is changed; "
+        "g1: model 'qwq': has one server on the hosts of this run, and no other serves it while that one is changed; "
         "add one, or allow it: "
         "-e rollout_downtime_allowed=true"
     ]
@@ -129,9 +129,9 @@ def test_hosts_that_are_done_are_passed_over_and_drained_ones_are_not() -> None:
     servers = [{"host": name, "unit": "qwq"} for name in hosts]
     hosts["gw"] = {"gaudi_haproxy": {"states": states, "servers": servers}}
     assert plan(hosts)["waves"] == [["g2"], ["g3"]]
-    assert "give it back" in plan(hosts)["lines"][3]
+    assert "return to service" in plan(hosts)["lines"][3]
     assert plan({**hosts, "gw": {}}, preflight_gateways=["gw", "gw2"])["refusal"] == [
-        "gw2: is a gateway, and takes no part in this run: without it requests would go to hosts that are down; add it "
+        "gw2: is a gateway outside this run, which would send requests to hosts that are down; add it "
         "to --limit, or repair it"
     ]
     hosts["g1"]["gaudi_services"] = {"kept": True}
@@ -143,8 +143,8 @@ def test_hosts_that_are_done_are_passed_over_and_drained_ones_are_not() -> None:
     ("variables", "message"),
     [
         ({"rollout_canary": "g9"}, "rollout_canary: 'g9' is not a host of this run; there are g1, g2, gw"),
-        ({"rollout_serial": "0%"}, "rollout_serial: '0%' is neither a number of hosts nor a part of all, such as 20%"),
-        ({"rollout_serial": 0}, "rollout_serial: 0 is neither a number of hosts nor a part of all, such as 20%"),
+        ({"rollout_serial": "0%"}, "rollout_serial: '0%' is neither a number of hosts nor a percentage, such as 20%"),
+        ({"rollout_serial": 0}, "rollout_serial: 0 is neither a number of hosts nor a percentage, such as 20%"),
         ({"rollout_tolerance": 1.2}, "rollout_tolerance: 1.2 is not a number from 0 to 1: the part of what a host did"),
         ({"rollout_tolerance": "x"}, "rollout_tolerance: 'x' is not a number from 0 to 1: the part of what a host did"),
         ({"rollout_drain_timeout": "soon"}, "rollout_drain_timeout: 'soon' is not an integer from 1 to 86400"),

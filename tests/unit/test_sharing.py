@@ -167,11 +167,11 @@ def test_what_the_models_before_leave_may_be_too_little() -> None:
         ([{**OTHER, "max_model_len": 0}], {}, "shares_card_with[0].max_model_len 0: must be an integer from 1"),
         ([OTHER], {"tensor_parallel_size": 2}, "tensor_parallel_size 2: must be 1: models that share a card have one"),
         ([OTHER], {"module_ids": [2, 3]}, "tensor_parallel_size 2: must be 1"),
-        ([OTHER], {"dtype": "awq"}, "dtype 'awq': must be one of bfloat16, float32 where models share a card"),
+        ([OTHER], {"dtype": "awq"}, "dtype 'awq': must be one of bfloat16, float32 if models share a card"),
         (
             [OTHER],
             {"tokenizer": "/x"},
-            "tokenizer '/x': must be left out where models share a card: this server takes each model's own",
+            "tokenizer '/x': must be left out if models share a card: this server uses each model's own",
         ),
         ([OTHER], {"served_model_name": "x"}, "served_model_name 'x': must be left out: this server calls its models"),
         (
@@ -183,7 +183,7 @@ def test_what_the_models_before_leave_may_be_too_little() -> None:
             [{**OTHER, "gpu_memory_utilization": 0.7}],
             {},
             "shares_card_with[0].gpu_memory_utilization 0.7: makes 1 of the card's memory for all models (gte 0.3, "
-            "rerank 0.7), and 0.9 can be given; lower it, or leave it out everywhere, and each gets 0.3",
+            "rerank 0.7), and 0.9 is allowed; lower it, or leave it out everywhere, and each gets 0.3",
         ),
         ([OTHER], {"gpu_memory_utilization": 0.5}, "gpu_memory_utilization 0.5: makes 1 of the card's memory"),
         ([{**OTHER, "name": "gte"}], {}, "shares_card_with[0].name 'gte': belongs to model gte already; clients find"),
