@@ -182,8 +182,8 @@ def test_hosts_that_were_not_read_are_waited_for_before_the_first_choice() -> No
     variables["gpu01"]["vllm_models"] = [OWN]
     plan = plan_of(variables, NAMES[:3])
     assert served(plan) == [] and served(plan, "own") == ["gpu01"]
-    text = "its hosts cannot be chosen: nothing was read of gpu04, which may serve it already"
-    assert [one for one in plan["warnings"] if text in one and one.startswith("gpu01: model big: it is left as it is")]
+    text = "its hosts cannot be chosen: no facts were read of gpu04, which may serve it already"
+    assert [one for one in plan["warnings"] if text in one and one.startswith("gpu01: model big: it stays unchanged")]
 
 
 def test_saved_facts_of_all_hosts_are_needed(tmp_path: Any) -> None:
@@ -251,7 +251,7 @@ def unreachable() -> dict[str, Any]:
 def test_a_model_with_an_unreachable_host_stays_as_it_is(unreachable: dict[str, Any]) -> None:
     plan = plan_of(unreachable)
     assert {one["host"] for one in plan["errors"]} == {"gpu02"}, plan["errors"]
-    (text,) = [one for one in plan["warnings"] if "left as it is" in one]
+    (text,) = [one for one in plan["warnings"] if "it stays unchanged" in one]
     assert text.startswith("gpu01: model big: it stays unchanged, because no facts could be read of gpu02")
     host = plan["hosts"]["gpu01"]
     assert host["changes"] == ["+ own: start on cards 2, port 8001"] and not host["down"]

@@ -301,7 +301,7 @@ def test_an_error_of_one_host_is_one_of_all() -> None:
     found = errors(planned({**ENTRY, "tensor_parallel_size": 2}, gaudi02={"weights": {"/m": None}}))
     assert any(one.startswith("gaudi02: model big: weights /m") for one in found)
     assert (
-        "gaudi01: model big: hosts [gaudi01, gaudi02]: has gaudi02, and its part cannot be planned there; the errors of "
+        "gaudi01: model big: hosts [gaudi01, gaudi02]: has gaudi02, and its part cannot be planned there; see the "
         in (" ".join(one.replace("'", "").replace('"', "") for one in found))
     )
 
@@ -310,7 +310,7 @@ def test_a_host_that_was_not_read_is_named_with_the_limit_to_give() -> None:
     variables = hostvars({**ENTRY, "tensor_parallel_size": 2})
     del variables["gaudi02"]["gaudi_host"]
     found = errors(vllm_fleet_plan(variables, ["gaudi01"], []))
-    assert len(found) == 1 and "has gaudi02, of which this run has read nothing" in found[0]
+    assert len(found) == 1 and "has gaudi02, of which this run has read no facts" in found[0]
     assert "add it to --limit (gaudi01,gaudi02)" in found[0]
 
 
@@ -366,7 +366,7 @@ def test_a_host_that_does_not_see_the_entry_is_named() -> None:
     variables = hostvars({**ENTRY, "tensor_parallel_size": 2})
     variables["gaudi02"]["vllm_distributed_models"] = []
     (found,) = errors(vllm_fleet_plan(variables, HOSTS, []))
-    assert "gaudi02 does not see this entry; write it where all its hosts do" in found
+    assert "gaudi02 does not have this entry; write it in a file for all its hosts" in found
 
 
 @pytest.mark.parametrize("name", ["VLLM_HOST_IP", "RAY_ADDRESS", "RAY_AUTH_MODE", "RAY_AUTH_TOKEN"])
@@ -403,7 +403,7 @@ def test_slow_networks_and_different_ones_are_warned_of() -> None:
     assert "gaudi01 is in 10.0.0.0/24 and gaudi02 in 10.0.9.0/24: each must route to the other" in text
     assert "the MTU of gaudi01 is 1500 on eth1, that of gaudi02 is 9000 on eth0" in text
     assert "tensor_parallel_size 2 crosses hosts" in text
-    assert "talk on ports 29500 to 29599" in text
+    assert "communicate on ports 29500 to 29599" in text
 
 
 def test_every_change_of_one_part_restarts_all() -> None:
@@ -590,7 +590,7 @@ def test_hosts_that_a_model_leaves_are_named() -> None:
     variables = hostvars(gaudi01=live)
     variables["gaudi01"]["vllm_models"] = []
     warnings = vllm_fleet_plan(variables, ["gaudi01"], [])["warnings"]
-    assert any("model big served on gaudi02 too, where its part waits until a run" in one for one in warnings)
+    assert any("model big also runs on gaudi02; its part stays there until a run" in one for one in warnings)
 
 
 @pytest.mark.parametrize("port", [29500, 29511, 29550, 29599])

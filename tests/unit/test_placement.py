@@ -122,7 +122,7 @@ def test_bad_cards_are_given_to_nobody_and_named() -> None:
     placed, errors, _ = place([request("a", 2), request("b", 1, [0]), request("c", 1, [1])], host)
     assert placed == {"a": [2, 3]}
     assert [error["message"] for error in errors] == [
-        "g: model b: module_ids [0]: card 0 cannot be used: it is on the PCI bus, and hl-smi does not show it; take "
+        "g: model b: module_ids [0]: card 0 cannot be used: it is on the PCI bus, and hl-smi does not show it; choose "
         "another card",
         "g: model c: module_ids [1]: card 1 is used by a program that hl-smi does not show (96564 MiB are used); "
         "end it or choose another card",

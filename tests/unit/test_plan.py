@@ -170,7 +170,7 @@ def test_of_a_hybrid_the_plan_says_what_it_does_not_know() -> None:
     wish = {"name": "m", "model": "qwen3-0.6b", "image": "vllm:1"}
     catalog = model_catalog([], builtin=True)
     hybrid = {**catalog["qwen3-0.6b"]["config"], "full_attention_interval": 4}
-    sentence = "21 of its 28 layers store a state instead of a KV cache; memory is counted as if all had a cache"
+    sentence = "21 of its 28 layers store a state instead of a KV cache; memory is estimated as if all had a cache"
     for config, told in ((hybrid, True), (catalog["qwen3-0.6b"]["config"], False)):
         plan = vllm_plan([{**wish, "config": config}], host, catalog, host_name="g", release="1.24.1")
         assert plan["errors"] == []

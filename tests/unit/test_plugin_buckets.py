@@ -138,7 +138,7 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ),
     (
         of_file(None),
-        "VLLM_BUCKETING_FROM_FILE: 'b.txt' names a missing file: the server stops at start; give its text as "
+        "VLLM_BUCKETING_FROM_FILE: 'b.txt' names a missing file: the server stops at start; set its text as "
         "file, or unset it",
     ),
     (

@@ -179,7 +179,7 @@ def test_a_version_that_must_be_assumed_is_said() -> None:
     (warning,) = [text for text in plan("1.24.0")["warnings"] if "assumes" in text]
     assert warning == (
         "g: model m: the plan assumes 0.17.1, the oldest vLLM of release 1.24.0 that serves it, which has 0.17.1 and "
-        "0.19.0 to 0.21.0; set vllm_version in the model: because the buckets depend on it"
+        "0.19.0 to 0.21.0; set vllm_version in the model, because the buckets depend on it"
     )
     for release, more in (("1.22.1", {}), ("1.24.1", {}), ("1.24.0", {"vllm_version": "0.19.0"})):
         assert not any("assumes" in text for text in plan(release, **more)["warnings"])
@@ -199,8 +199,8 @@ def test_a_version_that_must_be_assumed_is_said() -> None:
         (
             "1.24.0",
             {"image": "r/vllm-0.26.0-ptupstream:1"},
-            "vllm_version '0.26.0': belongs to release 1.24.1 (image r/vllm-0.26.0-ptupstream:1 is named so); "
-            "accelerator_release is 1.24.0, which has 0.17.1 or 0.19.0 to 0.21.0; take an image of this release, or, "
+            "vllm_version '0.26.0': belongs to release 1.24.1 (from the name of image r/vllm-0.26.0-ptupstream:1); "
+            "accelerator_release is 1.24.0, which has 0.17.1 or 0.19.0 to 0.21.0; use an image of this release, or, "
             "if the image has another vLLM, set vllm_version in the model",
         ),
         (
@@ -223,13 +223,13 @@ def test_a_version_that_must_be_assumed_is_said() -> None:
         (
             "1.24.0",
             {"bucketing": {"strategy": "pad"}},
-            "bucketing.strategy 'pad': needs vLLM 0.21.0 or newer, and this one has the buckets of 0.17.1: take exp or "
+            "bucketing.strategy 'pad': needs vLLM 0.21.0 or newer, and this one has the buckets of 0.17.1: use exp or "
             "lin, or set vllm_version for a newer image",
         ),
         (
             "1.22.1",
             {"bucketing": {"strategy": "file", "file": "(1, 256, 0)\n(1, 1, 1)\n"}},
-            "bucketing.strategy 'file': needs vLLM 0.11.2 or newer, and this one has the buckets of 0.10.1: take exp "
+            "bucketing.strategy 'file': needs vLLM 0.11.2 or newer, and this one has the buckets of 0.10.1: use exp "
             "or lin, or set vllm_version for a newer image",
         ),
         (
@@ -373,7 +373,7 @@ def test_blocks_of_granites_hybrids_are_those_of_the_server() -> None:
 
 def test_sliding_windows_with_contiguous_pa_are_warned_of() -> None:
     wish = {"model": "gemma-4-31b-it", "vllm_version": "0.26.0", "tensor_parallel_size": 4}
-    slow = "vLLM 0.26.0 fetches the blocks of sliding windows wrongly with contiguous PA"
+    slow = "vLLM 0.26.0 reads the blocks of sliding windows wrongly with contiguous PA"
     assert any(slow in text for text in plan(**wish)["warnings"])
     assert not any(slow in text for text in plan(**wish, enable_prefix_caching=True)["warnings"])
 

@@ -272,7 +272,7 @@ def test_a_new_supervisor_reaches_what_serves_and_restarts_nothing(models: list[
     state["units"]["two"]["supervisor"] = current
     found = changes(models, state)
     assert {key: value for key, value in found.items() if value} == {"adopt": ["qwq"], "wait": ["qwq"], "due": True}
-    assert service.vllm_service_summary(found) == ["replace the supervisor of qwq: its server keeps running"]
+    assert service.vllm_service_summary(found) == ["replace the supervisor of qwq: its server goes on"]
     assert service.vllm_service_drift(found, state) == [
         "model qwq: its supervisor is of another version; the next run replaces it, and the server goes on"
     ]
@@ -419,7 +419,7 @@ def test_a_serving_model_is_known_by_its_container_whatever_file_is_lost(lost: t
     # Neither its port nor its cards are a stranger's.
     assert (again["errors"], again["models"][0]["module_ids"]) == ([], [0, 1])
     shown = vllm_plan_changes(again["models"], services, (), digest(SUPERVISOR))
-    assert shown == [f"~ qwq: write its {words} anew (its server keeps running)"]
+    assert shown == [f"~ qwq: write its {words} again (its server keeps running)"]
     todo = changes(again["models"], found)
     assert (todo["restart"], todo["orphans"], todo["remove"]) == ([], [], [])
     assert todo["start"] == (["qwq"] if words == "unit file" else [])

@@ -267,8 +267,8 @@ def test_hosts_that_say_nothing_are_named_and_none_left_is_an_error() -> None:
     with pytest.raises(InputError) as caught:
         learned("m", ["g1"], {"g1": traffic(generation_tokens=few)})
     assert str(caught.value) == (
-        "model m: its servers have had 3 requests since they started (g1), and 100 are needed to plan by; wait for "
-        "more, or give a trace (-e trace=FILE)"
+        "model m: its servers have had 3 requests since they started (g1), and 100 ; wait for more, or "
+        "set a trace (-e trace=FILE)"
     )
 
 
@@ -287,8 +287,8 @@ def test_the_speed_is_that_of_the_weights_or_of_the_servers_that_run(trace: str)
     unknown["hosts"]["g1"]["models"][0]["weights_gib"] = 0
     lines = tune_report(unknown, {**asked, "trace": trace}, "/b")["lines"]
     assert lines[3] == (
-        "a decode step of one sequence takes about 12.0 ms: as of a model of 8B, since the size of its weights is not "
-        "known"
+        "a decode step of one sequence takes about 12.0 ms: as for a model of 8B, because the size of its weights is "
+        "unknown"
     )
 
 

@@ -106,10 +106,7 @@ def gaudi_facts_saved(known: Known) -> dict[str, Any]:
 def _host_plan(name: str, fleet: Fleet, tasks: Sequence[str]) -> tuple[dict[str, Any] | None, Findings]:
     """Return the plan of a host, or None if it cannot be made, and all findings.
 
-    Args:
-        name: The host.
-        fleet: The fleet.
-        tasks: The hosts that have a task for others.
+    tasks: the hosts that have a task for others.
     """
     hostvars, gateways = fleet.hostvars, fleet.gateways
     variables, saved = hostvars[name], fleet.is_saved(name)
