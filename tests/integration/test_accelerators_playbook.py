@@ -127,7 +127,7 @@ def test_models_of_a_host_without_a_driver_wait_for_it(tmp_path: Path) -> None:
     environment = fleet(tmp_path, 2)
     bare = {"accelerator": "cuda", "device_name": None, "driver_version": None, "modules": []}
     change(tmp_path, "h02", devices={**bare, "problem": ["nvidia-smi: not found"]}, **TOOLKIT)
-    waits = "h02: its devices do not answer before the run has installed their driver: its models are planned then"
+    waits = "h02: its devices do not answer until the run has installed their driver; the models are planned after that"
     plan = " ".join(play(tmp_path, environment, "playbooks/plan.yml").split())
     assert waits in plan and "2 hosts, 1 model, 2 hosts would change, 0 errors" in plan, plan
     assert "driver: nvidia-open=580.95.05-1 is not installed" in plan

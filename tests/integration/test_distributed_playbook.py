@@ -62,9 +62,9 @@ def test_a_model_is_served_by_chosen_hosts_and_stays_there(tmp_path: Path) -> No
     before = state_of(tmp_path, "h02")["units"]["big"]
     status, text = play(tmp_path, environment, "site.yml")
     assert status == 4, text
-    assert "h02: model big: it is left as it is, since nothing could be read of h03" in text
+    assert "h02: model big: it stays unchanged, because no facts could be read of h03" in text
     after = state_of(tmp_path, "h02")
     assert after["units"]["big"] == before and after["units"]["own"]["started"], text
     status, text = play(tmp_path, environment, "playbooks/status.yml")
     assert any(line.split()[:3] == ["h02", "big", "0,1,2,3"] for line in text.splitlines()), text
-    assert "h02: model big: it is left as it is" in text
+    assert "h02: model big: it stays unchanged" in text

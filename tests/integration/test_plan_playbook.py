@@ -83,7 +83,7 @@ def test_the_purchase_of_the_documentation(tmp_path: Path) -> None:
     assert status == 2
     assert "8 cards HL-288 on 2 NUMA nodes" in text
     assert "1 host, 1 model, 1 host would change, 1 error" in text
-    assert "no group of four has so many, and only host NICs connect the groups" in " ".join(text.split())
+    assert "no group of four has so many free, and only host NICs connect the groups" in " ".join(text.split())
     status, text = run(
         tmp_path, "-e", '{"gaudi_host_nics": true, "accelerator_cards": 8}', "-e", '{"vllm_catalog_dirs": "x"}'
     )
@@ -137,7 +137,7 @@ def test_what_is_wrong_with_one_host_leaves_the_others_planned(tmp_path: Path) -
     # The hosts are this machine, of whatever system, with or without a boot loader.
     errors = [error for error in fleet["errors"] if error["key"] not in ("system", *STAGES)]
     assert [error["message"].replace(str(tmp_path), "FOLDER") for error in errors] == [
-        r"a: FOLDER/tab/x.yml: line 2, column 1: no YAML: found character '\t' that cannot start any token",
+        r"a: FOLDER/tab/x.yml: line 2, column 1: not YAML: found character '\t' that cannot start any token",
         "a: vllm_catalog_dirs: FOLDER/nowhere: no such folder",
         "c: model m: port: 'base_port' is undefined; set it for this host, or write the value itself",
         "d: vllm_images[0]: Syntax error in template: unexpected end of template, expected 'end of print statement'.",
@@ -210,7 +210,7 @@ def test_stages_refuse_before_they_touch_a_host(tmp_path: Path, playbook: str) -
         "g: accelerator_release 1.21: must be a quoted release such as '1.24.1'",
         "g: model_weights_parallel 'x': must be an integer of files from 1 to 256",
         f'g: {tmp_path}/catalog/list.yml: is ["a"]; a catalog entry must be a mapping with the keys of a model',
-        f"g: {tmp_path}/catalog/tab.yml: line 2, column 1: no YAML: found character",
+        f"g: {tmp_path}/catalog/tab.yml: line 2, column 1: not YAML: found character",
     ):
         assert sentence.replace("'", "") in " ".join(text.split()).replace("'", ""), text
     assert "filter plugin" not in text and "preflight_catalog" not in text
@@ -243,7 +243,7 @@ def test_numbers_that_yaml_reads_as_octal_are_refused_as_they_are_written(tmp_pa
             "fleet_gateway: port 0443: YAML reads this as octal, 291",
         ):
             assert f"g: {wrong}" in flat
-        assert "write it without the zero in front" in flat
+        assert "write it without the leading zero" in flat
         assert "0123456" not in flat and str(0o1234567012345670123) not in flat
 
 

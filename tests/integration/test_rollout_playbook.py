@@ -230,7 +230,7 @@ def test_a_run_that_locks_a_host_meanwhile_is_named_and_nothing_is_said_of_a_pro
     change(hosts.folder, "h02", holder={**OTHER, "at": "vllm_service"})
     status, text = hosts.roll()
     assert status == 2, text
-    assert f"h02 could not be changed, and the rollout stops: {HELD}. It serves again what served before; " in text
+    assert f"h02 could not be changed, and the rollout stops: {HELD}. It serves the same models as before; " in text
     assert f"h02: rolls back to what served before: {HELD}" in text
     assert "failed its checks" not in text
     assert (hosts.changed, hosts.kept, hosts.locks) == (["h01", "h03"], [], {})

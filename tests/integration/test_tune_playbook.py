@@ -67,7 +67,7 @@ def test_a_trace_gives_a_list_beside_the_inventory_which_the_plan_then_takes(tmp
     (line,) = {part.strip() for part in text.splitlines() if "strategy: file" in part}
     status, text = desk(tmp_path, **yaml.safe_load(line))
     assert status == 0, text
-    assert "today (file)" in text and "qwq has this list already" in text
+    assert "today (file)" in text and "qwq already has this list" in text
 
 
 def test_the_ranges_of_the_fork_are_taken_too(tmp_path: Path) -> None:
@@ -161,6 +161,6 @@ def test_without_a_trace_it_learns_from_what_serves_and_goes_on_without_what_can
     status, text = served(tmp_path, port)
     assert status == 3, text
     words = " ".join(text.split())
-    assert "model qwq: no server of it shows its traffic; start it, or give a trace (-e trace=FILE)" in words
+    assert "model qwq: no server of it reports its traffic; start it, or set a trace (-e trace=FILE)" in words
     assert f"g1: /metrics on port {port}: [Errno 111] Connection refused" in words
     assert (tmp_path / "buckets/qwq.buckets").read_bytes() == written

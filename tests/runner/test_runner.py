@@ -60,7 +60,7 @@ RUNS: dict[str, tuple[dict[str, Any], int, str]] = {
     "playbooks/stop.yml": (ONE, 3, "model m serves on h01, h02 and would be down there at the same time"),
     "playbooks/runtime.yml": ({}, 0, ""),
     "playbooks/status.yml": ({}, 0, "h01 m 0 active yes"),
-    "playbooks/tune.yml": (ONE, 3, "its server chooses its own buckets and takes none"),
+    "playbooks/tune.yml": (ONE, 3, "its server chooses its own buckets"),
     "playbooks/network.yml": ({}, 0, ""),
     "playbooks/validate.yml": ({}, 2, "the measurement takes the cards of m; allow it"),
     "playbooks/weights.yml": ({}, 0, ""),

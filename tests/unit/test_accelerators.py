@@ -67,7 +67,7 @@ def served(*module_ids: int) -> dict[str, Any]:
 def test_of_two_platforms_an_inventory_says_which_is_served() -> None:
     host = gaudi_host(driver_version="1.21.3", platforms=["gaudi", "slate", "abacus"])
     assert told(host) == [
-        "g: it has Gaudi cards and slate cards; accelerator must say which are served: gaudi or slate"
+        "g: it has Gaudi cards and slate cards; set accelerator to the one to serve with: gaudi or slate"
     ]
     assert told(host, "gaudi") == []
     assert told({**host, "platforms": ["gaudi", "abacus"]}) == []
@@ -82,7 +82,7 @@ def test_a_platform_that_is_not_served_is_refused_with_its_reason() -> None:
 def test_models_do_not_leave_processors_because_more_devices_are_known() -> None:
     host = gaudi_host(driver_version="1.21.3", platforms=["gaudi"], services=served())
     assert told(host) == [
-        "g: it has Gaudi cards, and m run on its processors; accelerator must be set: cpu lets them stay there, "
+        "g: it has Gaudi cards, and m run on its processors; accelerator must be set: cpu keeps them there, "
         "gaudi restarts them on the cards"
     ]
     assert told(host, "gaudi") == []

@@ -65,7 +65,7 @@ def test_plain_vllm_on_several_cards_gets_what_collectives_need() -> None:
     assert one["memory"]["fits"]
     assert (one["graphs"], one["warmup_s"], one["warmup_cached_s"]) == (None, None, None)
     assert one["start_timeout_s"] >= 600 + 240 * 60
-    assert any("graphs and warm-up are not known" in text for text in one["warnings"])
+    assert any("graphs and warm-up are unknown" in text for text in one["warnings"])
 
 
 def test_interleaved_cards_get_cores_of_their_own_and_the_plan_says_so() -> None:
@@ -93,7 +93,7 @@ def test_a_full_cache_is_told_with_both_numbers() -> None:
     # Two cards hold 2,816 blocks; 64 requests of 6,144 tokens want 48 each.
     one = only(planned(model(max_num_seqs=64)))
     assert one["warnings"][-1] == (
-        "the KV cache (2816 blocks) holds 58 requests of 6144 tokens, of max_num_seqs 64: "
+        "the KV cache (2816 blocks) has room for 58 requests of 6144 tokens, of max_num_seqs 64: "
         "under full load the others wait or start over"
     )
 
@@ -123,7 +123,7 @@ def test_cards_that_are_not_free_are_refused_by_the_launch_itself() -> None:
     spec = {"weights": "/data/m", "module_ids": [1], "tensor_parallel_size": 1}
     with pytest.raises(InputError, match=r"m: module_ids: \[1\] are not free; free on this host: \[0, 2,"):
         vllm_launch(spec, host)
-    with pytest.raises(InputError, match=r"m: module_ids: \[0, 2\] give 2 cards, tensor_parallel_size is 1"):
+    with pytest.raises(InputError, match=r"m: module_ids: \[0, 2\] has 2 cards, but tensor_parallel_size is 1"):
         vllm_launch({**spec, "module_ids": [0, 2]}, host)
     with pytest.raises(InputError, match="m: launch_profile: 'fast' is not one of aice_1_21, aice_1_22, "):
         vllm_launch({**spec, "launch_profile": "fast"}, host)
@@ -135,7 +135,7 @@ def test_what_is_not_known_is_said() -> None:
     assert any("memory is not checked" in text and "config and weight_bytes" in text for text in unknown["warnings"])
     assert any("a model of 8 billion parameters" in text for text in unknown["warnings"])
     sized = only(planned(model(weights="/data/elsewhere", weight_bytes=144_000_000_000)))
-    assert any("give config, or fetch" in text for text in sized["warnings"])
+    assert any("set config, or download" in text for text in sized["warnings"])
     assert any("a model of 72 billion parameters" in text for text in sized["warnings"])
     assert not any("not checked" in text for text in only(planned(model()))["warnings"])
 
@@ -167,14 +167,14 @@ def test_a_download_that_is_not_whole_counts_with_all_of_it() -> None:
     source = {"kind": "hub", "repo": "Qwen/QwQ-32B"}
     one = only(planned(model(source=source, weight_bytes=65_000_000_000), **host))
     assert one["memory"]["weights_gib"] == 30.3
-    assert "the folder holds 4 of 65 GB; the rest is counted in" in one["warnings"]
+    assert "the folder has 4 of 65 GB; the estimate includes the rest" in one["warnings"]
 
 
 def test_an_empty_key_that_takes_away_a_value_is_said() -> None:
     catalog = {"entry": {"recipe_cache_path": "/data/cache"}}
     plan = vllm_plan([model(model="entry", recipe_cache_path=None)], gaudi_host(), catalog)
-    (note,) = (text for text in only(plan)["warnings"] if "takes away" in text)
-    assert note == "recipe_cache_path is empty, which takes away '/data/cache'; leave it out to keep that"
+    (note,) = (text for text in only(plan)["warnings"] if "is empty" in text)
+    assert note == "recipe_cache_path is empty, which removes '/data/cache'; leave it out to use that"
 
 
 def test_a_cpu_host_has_no_cards_that_weights_could_be_too_large_for() -> None:

@@ -32,16 +32,16 @@ def test_a_plan_adds_the_interfaces_that_the_script_leaves_empty() -> None:
 @pytest.mark.parametrize(
     ("more", "sentence"),
     [
-        ({"dtype": "float16"}, "dtype 'float16': the script serves it in bfloat16 silently; set bfloat16"),
+        ({"dtype": "float16"}, "dtype 'float16': the script silently serves it in bfloat16; set bfloat16"),
         ({"dtype": "awq", "quant_config": "/opt/q.json"}, "makes the script serve in fp8, and forget this model's own"),
         ({"max_padding_ratio": 0.75}, "max_padding_ratio 0.75: must be a number from 0 to 0.5"),
         ({"extra_args": ["--port", "1"]}, "extra_args '--port': belongs in the model's key port"),
         ({"extra_args": ["--served-model-name=x"]}, "belongs in the model's key served_model_name"),
-        ({"extra_args": ["-tp", "2"]}, "extra_args '-tp': is an option's short form; write the long one"),
+        ({"extra_args": ["-tp", "2"]}, "extra_args '-tp': is the short form of an option; write the long one"),
         ({"extra_args": ["--seeed", "7"]}, "extra_args '--seeed': is not an option of vLLM"),
         (
             {"extra_args": ["--override-generation-config", '{"temperature": 0.5}']},
-            "loses its quotes in the script; give the option by its own name",
+            "loses its quotes in the script; set the option by its own name",
         ),
         ({"max_num_prefill_seqs": ""}, "max_num_prefill_seqs '': must be an integer from 1 to 65536 sequences"),
     ],
@@ -55,7 +55,7 @@ def test_measurements_of_gaudi2_are_refused_on_gaudi3_and_ones_that_no_mount_bri
     three = gaudi_host(device_name="HL-325L")
     (error,) = plan(three, dtype="fp8")["errors"]
     assert error["key"] == "dtype"
-    assert "measurements of one generation do not serve the other" in error["message"]
+    assert "measurements of one generation do not work on the other" in error["message"]
     own = {"quant_config": "/data/inc/maxabs_quant_g3.json"}
     found = plan(three, **own)
     assert found["errors"] == []
@@ -82,4 +82,4 @@ def test_measurements_of_gaudi2_are_refused_on_gaudi3_with_the_script_of_1_21_to
     two, three = (plan(gaudi_host(device_name=name), **spec, **ranges) for name in ("HL-225", "HL-325L"))
     assert two["errors"] == []
     (error,) = three["errors"]
-    assert "measurements of one generation do not serve the other" in error["message"]
+    assert "measurements of one generation do not work on the other" in error["message"]

@@ -147,7 +147,7 @@ def test_a_run_warns_of_options_that_playbooks_set_themselves(monkeypatch: pytes
     action = acting(plugin, lambda name, arguments: {})
     result = action.run(task_vars={"hostvars": hosts, "groups": {"all": [*hosts]}})
     assert result["warnings"] == [
-        "Playbooks set these options of roles, and ignore what the inventory sets: preflight_cards (from "
+        "Playbooks set these options of roles and ignore the inventory's values: preflight_cards (from "
         "accelerator_cards), gateway_rank (from the order of the gateways)"
     ]
     page = (ROOT / "docs/reference/roles.md").read_text(encoding="utf-8")
@@ -269,8 +269,8 @@ def test_notes_are_acknowledged_by_either_name() -> None:
 def test_two_names_with_different_values_are_refused(given: dict[str, Any], shown: str) -> None:
     old = next(iter(given))
     sentence = (
-        f"g: {shown} are two names of one variable, and differ; remove {old}, the old name. Where one of them comes "
-        "with -e, give -e the name that the inventory has"
+        f"g: {shown} are two names of one variable, and differ; remove {old}, the old name. If one of them is set "
+        "with -e, use the same name with -e as in the inventory"
     )
     assert inventory_refusal(given, "g") == [sentence]
     assert sentence in [error["message"] for error in vllm_fleet_plan({"g": known(**given)}, ["g"], [])["errors"]]

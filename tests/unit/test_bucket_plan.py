@@ -465,7 +465,7 @@ GOAL = "limits: needs exactly one of max_graphs, max_padding, like; "
             "limits.prefix_caching: true cannot be with use_contiguous_pa, which turns prefix caching off; set one of",
         ),
         ([ROW], SERVER, f"{GOAL}none is given"),
-        ([ROW], {**LIKE, "max_graphs": 8}, f"{GOAL}max_graphs and like are given"),
+        ([ROW], {**LIKE, "max_graphs": 8}, f"{GOAL}max_graphs and like are set"),
         ([ROW], {**SERVER, "max_graphs": 1}, "limits.max_graphs: 1 is not an integer from 2 to"),
         (
             [ROW],

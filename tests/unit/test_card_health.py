@@ -146,16 +146,16 @@ def test_new_models_avoid_sick_and_excluded_cards() -> None:
 
 def test_a_model_that_names_such_a_card_is_refused() -> None:
     found = plan(host({3: SICK}), one(module_ids=[3]))
-    accept = "accelerator_cards_accepted: ['S3'] lets models on it; take another card"
+    accept = "accelerator_cards_accepted: ['S3'] allows models on it; choose another card"
     assert f"card 3 (serial number S3) is sick: {SICK}; {accept}" in text_of(found)
     found = plan(host(), one(module_ids=[3]), accelerator_cards_excluded=["S3"])
-    assert "card 3 (serial number S3) is excluded (accelerator_cards_excluded); take another card" in text_of(found)
+    assert "card 3 (serial number S3) is excluded (accelerator_cards_excluded); choose another card" in text_of(found)
 
 
 def test_without_room_the_plan_says_which_cards_are_sick() -> None:
     found = plan(host({3: SICK, 4: SICK}), model(name="m", tensor_parallel_size=8, module_ids=None))
     assert "6 of them free (held: 3: sick, 4: sick); card 3 (serial number S3), card 4 (serial" in text_of(found)
-    assert "accelerator_cards_accepted lets models on them" in text_of(found)
+    assert "accelerator_cards_accepted allows models on them" in text_of(found)
 
 
 def test_a_model_on_a_sick_card_stays_and_is_announced() -> None:

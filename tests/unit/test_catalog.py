@@ -171,9 +171,9 @@ def test_measurement_files_go_where_the_vendors_checkout_looks() -> None:
     [
         ("[1]", "bad.yml: is [1]; a catalog entry must be a mapping with the keys of a model"),
         ("", "bad.yml: is empty; a catalog entry must be a mapping with the keys of a model"),
-        ("a: [", "bad.yml: line 1, column 5: no YAML: expected the node content"),
-        ("port: 1\nport: 2", "bad.yml: line 2, column 1: no YAML: a key that stands twice"),
-        ("name: x\nweights: /w", "name and model belong to the models that take the entry"),
+        ("a: [", "bad.yml: line 1, column 5: not YAML: expected the node content"),
+        ("port: 1\nport: 2", "bad.yml: line 2, column 1: not YAML: a key that is there twice"),
+        ("name: x\nweights: /w", "name and model belong to the models that use the entry"),
         ("weights: /w\nmax_num_seq: 8", "max_num_seq 8: is neither a key"),
         ("max_num_seqs: 8", "weights: is required"),
     ],
@@ -197,12 +197,12 @@ def test_everything_wrong_with_a_catalog_is_said_at_once(tmp_path: Path) -> None
     lines = str(raised.value).replace(str(tmp_path), "FOLDER").split("\n")
     assert [line.partition(": must")[0].partition(": expected")[0] for line in lines] == [
         "vllm_catalog_dirs: /nowhere: no such folder",
-        "FOLDER/a.yml: name and model belong to the models that take the entry",
+        "FOLDER/a.yml: name and model belong to the models that use the entry",
         "FOLDER/a.yml: weights 'w'",
         "FOLDER/a.yml: max_num_seqs 'many'",
-        "FOLDER/b.yml: line 1, column 5: no YAML",
-        "FOLDER/c.yml: not UTF-8; it must be a text file of YAML",
-        "FOLDER/d.yml: no YAML: day is out of range for month",
+        "FOLDER/b.yml: line 1, column 5: not YAML",
+        "FOLDER/c.yml: not UTF-8; it must be a YAML text file",
+        "FOLDER/d.yml: not YAML: day is out of range for month",
         "FOLDER/e.yml: cannot be read: Is a directory",
         "vllm_catalog_dirs: 5: no such folder",
     ]

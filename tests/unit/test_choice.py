@@ -128,7 +128,7 @@ def test_a_host_that_is_read_alone_knows_the_others_by_its_launch_file() -> None
     for name in ("gpu01", "gpu02", "gpu04"):
         del variables[name]["gaudi_host"]
     (found,) = plan_of(variables, ["gpu03"])["errors"]
-    assert "has gpu02, of which this run has read nothing: add it to --limit (gpu03,gpu02)" in found["message"]
+    assert "has gpu02, of which this run has read no facts: add it to --limit (gpu03,gpu02)" in found["message"]
 
 
 def test_more_hosts_are_added_to_those_that_serve() -> None:
@@ -182,8 +182,8 @@ def test_hosts_that_were_not_read_are_waited_for_before_the_first_choice() -> No
     variables["gpu01"]["vllm_models"] = [OWN]
     plan = plan_of(variables, NAMES[:3])
     assert served(plan) == [] and served(plan, "own") == ["gpu01"]
-    text = "its hosts cannot be chosen: nothing was read of gpu04, which may serve it already"
-    assert [one for one in plan["warnings"] if text in one and one.startswith("gpu01: model big: it is left as it is")]
+    text = "its hosts cannot be chosen: no facts were read of gpu04, which may serve it already"
+    assert [one for one in plan["warnings"] if text in one and one.startswith("gpu01: model big: it stays unchanged")]
 
 
 def test_saved_facts_of_all_hosts_are_needed(tmp_path: Any) -> None:
@@ -192,7 +192,7 @@ def test_saved_facts_of_all_hosts_are_needed(tmp_path: Any) -> None:
         text = json.dumps({key: variables[name][key] for key in ("gaudi_host", "gaudi_system", "gaudi_services")})
         (tmp_path / f"{name}.json").write_text(text, encoding="utf-8")
     found = [one["message"] for one in vllm_fleet_plan(variables, NAMES[:3], [], str(tmp_path))["errors"]]
-    assert found and all("gpu04: nothing was read of it" in one for one in found), found
+    assert found and all("gpu04: its facts were not read" in one for one in found), found
     text = json.dumps({key: variables["gpu04"][key] for key in ("gaudi_host", "gaudi_system", "gaudi_services")})
     (tmp_path / "gpu04.json").write_text(text, encoding="utf-8")
     assert served(vllm_fleet_plan(variables, NAMES, [], str(tmp_path))) == ["gpu01", "gpu02"]
@@ -201,7 +201,10 @@ def test_saved_facts_of_all_hosts_are_needed(tmp_path: Any) -> None:
 @pytest.mark.parametrize(
     ("changed", "text"),
     [
-        ({"group": None}, "hosts 2: needs group: NAME, the group of the inventory whose hosts the plan chooses from"),
+        (
+            {"group": None},
+            "hosts 2: needs group: NAME, the group of the inventory from which the plan chooses the hosts",
+        ),
         ({"group": "gpuz"}, "group 'gpuz': is not a group of the inventory; did you mean gpus?"),
         ({"group": "few"}, "hosts 2: group few has 1"),
         ({"hosts": ["gpu01", "gpu02"]}, "group 'gpus': is for a number of hosts, such as hosts: 2; leave it out"),
@@ -248,8 +251,8 @@ def unreachable() -> dict[str, Any]:
 def test_a_model_with_an_unreachable_host_stays_as_it_is(unreachable: dict[str, Any]) -> None:
     plan = plan_of(unreachable)
     assert {one["host"] for one in plan["errors"]} == {"gpu02"}, plan["errors"]
-    (text,) = [one for one in plan["warnings"] if "left as it is" in one]
-    assert text.startswith("gpu01: model big: it is left as it is, since nothing could be read of gpu02")
+    (text,) = [one for one in plan["warnings"] if "it stays unchanged" in one]
+    assert text.startswith("gpu01: model big: it stays unchanged, because no facts could be read of gpu02")
     host = plan["hosts"]["gpu01"]
     assert host["changes"] == ["+ own: start on cards 2, port 8001"] and not host["down"]
     # Its cards go to nobody else.
@@ -260,7 +263,7 @@ def test_a_model_with_an_unreachable_host_stays_as_it_is(unreachable: dict[str, 
 
 def test_a_host_outside_the_run_is_refused_as_before(unreachable: dict[str, Any]) -> None:
     (found,) = plan_of(unreachable, ["gpu01"])["errors"]
-    assert "has gpu02, of which this run has read nothing: add it to --limit (gpu01,gpu02)" in found["message"]
+    assert "has gpu02, of which this run has read no facts: add it to --limit (gpu01,gpu02)" in found["message"]
 
 
 def test_what_is_left_is_neither_removed_nor_forgotten_by_others(unreachable: dict[str, Any]) -> None:
@@ -300,7 +303,7 @@ def test_a_stage_below_takes_it_down_for_its_own_time_alone(unreachable: dict[st
 
 def test_what_is_left_is_shown_and_watched_further(unreachable: dict[str, Any]) -> None:
     host = unreachable["gpu01"]["gaudi_host"]
-    why = "it is left as it is, since nothing could be read of gpu02"
+    why = "it stays unchanged, because no facts could be read of gpu02"
     plan = {"models": [], "errors": [], "warnings": [], "left": {"big": why}}
     units = {"big": {"state": "active", "launch": host["services"]["big"]["launch"]}}
     known = {"gaudi_host": host, "preflight_plan": plan, "gaudi_services": {"units": units}}

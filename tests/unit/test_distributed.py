@@ -233,9 +233,8 @@ def test_the_plugin_needs_a_word_and_profiles_of_one_host_say_so() -> None:
 
 def test_ports_between_hosts_belong_to_one_model() -> None:
     two = [{**ENTRY, "tensor_parallel_size": 2}, {**ENTRY, "name": "other", "tensor_parallel_size": 2, "port": 8001}]
-    assert (
-        "gaudi01: model other: cluster_port 29500: shares its 100 ports with those of model big; 29600 is free"
-        in errors(planned(*two))
+    assert "gaudi01: model other: cluster_port 29500: shares its 100 ports with model big; 29600 is free" in errors(
+        planned(*two)
     )
     busy = {"gaudi02": {"ports": {"29503": "nginx (pid 3)"}}}
     taken = "needs ports 29500 to 29599, and 29503 is taken by nginx (pid 3); end it or choose another cluster_port"
@@ -246,9 +245,12 @@ def test_ports_between_hosts_belong_to_one_model() -> None:
 @pytest.mark.parametrize(
     ("facts", "text"),
     [
-        ({"ip": "0.0.0.0", "networks": []}, "vllm_cluster_address 0.0.0.0: is reached by no other host"),
-        ({"ip": "fe80::1", "networks": []}, "vllm_cluster_address fe80::1: is reached by no other host"),
-        ({"ip": "127.0.0.1"}, "vllm_cluster_address 127.0.0.1: is reached by no other host; set vllm_cluster_address"),
+        ({"ip": "0.0.0.0", "networks": []}, "vllm_cluster_address 0.0.0.0: cannot be reached from other hosts"),
+        ({"ip": "fe80::1", "networks": []}, "vllm_cluster_address fe80::1: cannot be reached from other hosts"),
+        (
+            {"ip": "127.0.0.1"},
+            "vllm_cluster_address 127.0.0.1: cannot be reached from other hosts; set vllm_cluster_address",
+        ),
         ({"ip": "10.0.0.1"}, "vllm_cluster_address 10.0.0.1: is not an address of this host; set vllm_cluster_address"),
         (
             {"ip": "10.0.0.1", "networks": []},
@@ -299,7 +301,7 @@ def test_an_error_of_one_host_is_one_of_all() -> None:
     found = errors(planned({**ENTRY, "tensor_parallel_size": 2}, gaudi02={"weights": {"/m": None}}))
     assert any(one.startswith("gaudi02: model big: weights /m") for one in found)
     assert (
-        "gaudi01: model big: hosts [gaudi01, gaudi02]: has gaudi02, where its part cannot be planned; the errors of "
+        "gaudi01: model big: hosts [gaudi01, gaudi02]: has gaudi02, and its part cannot be planned there; see the "
         in (" ".join(one.replace("'", "").replace('"', "") for one in found))
     )
 
@@ -308,7 +310,7 @@ def test_a_host_that_was_not_read_is_named_with_the_limit_to_give() -> None:
     variables = hostvars({**ENTRY, "tensor_parallel_size": 2})
     del variables["gaudi02"]["gaudi_host"]
     found = errors(vllm_fleet_plan(variables, ["gaudi01"], []))
-    assert len(found) == 1 and "has gaudi02, of which this run has read nothing" in found[0]
+    assert len(found) == 1 and "has gaudi02, of which this run has read no facts" in found[0]
     assert "add it to --limit (gaudi01,gaudi02)" in found[0]
 
 
@@ -316,7 +318,7 @@ def test_an_entry_of_one_host_has_no_hosts_and_bad_ones_are_refused() -> None:
     variables = hostvars()
     variables["gaudi01"]["vllm_models"] = [{**ENTRY, "image": "v:1"}]
     (found,) = [one for one in errors(vllm_fleet_plan(variables, ["gaudi01"], [])) if "hosts" in one]
-    assert "is for entries of vllm_distributed_models alone" in found
+    assert "is only for entries of vllm_distributed_models" in found
     for hosts in (["gaudi01"], "gaudi01", ["gaudi01", "gaudi01"], None, 1, 17, True):
         (first, *_) = errors(planned({**ENTRY, "hosts": hosts}))
         assert "vllm_distributed_models[0] (big): hosts" in first
@@ -364,7 +366,7 @@ def test_a_host_that_does_not_see_the_entry_is_named() -> None:
     variables = hostvars({**ENTRY, "tensor_parallel_size": 2})
     variables["gaudi02"]["vllm_distributed_models"] = []
     (found,) = errors(vllm_fleet_plan(variables, HOSTS, []))
-    assert "gaudi02 does not see this entry; write it where all its hosts do" in found
+    assert "gaudi02 does not have this entry; write it in a file for all its hosts" in found
 
 
 @pytest.mark.parametrize("name", ["VLLM_HOST_IP", "RAY_ADDRESS", "RAY_AUTH_MODE", "RAY_AUTH_TOKEN"])
@@ -401,7 +403,7 @@ def test_slow_networks_and_different_ones_are_warned_of() -> None:
     assert "gaudi01 is in 10.0.0.0/24 and gaudi02 in 10.0.9.0/24: each must route to the other" in text
     assert "the MTU of gaudi01 is 1500 on eth1, that of gaudi02 is 9000 on eth0" in text
     assert "tensor_parallel_size 2 crosses hosts" in text
-    assert "talk on ports 29500 to 29599" in text
+    assert "communicate on ports 29500 to 29599" in text
 
 
 def test_every_change_of_one_part_restarts_all() -> None:
@@ -483,7 +485,7 @@ def test_a_change_on_another_host_says_so() -> None:
     changes = planned(entry, gaudi01=live["gaudi01"], gaudi02=cache)["hosts"]
     assert changes["gaudi01"]["changes"] == [
         "~ big: restart",
-        "    all its parts restart: another one of them changes, or what its hosts share",
+        "    all its parts restart: another part changes, or a setting that its hosts share",
     ]
     assert any("VLLM_HOST_IP: 10.0.0.2 -> 10.0.0.3" in one for one in changes["gaudi02"]["changes"])
 
@@ -588,7 +590,7 @@ def test_hosts_that_a_model_leaves_are_named() -> None:
     variables = hostvars(gaudi01=live)
     variables["gaudi01"]["vllm_models"] = []
     warnings = vllm_fleet_plan(variables, ["gaudi01"], [])["warnings"]
-    assert any("model big served on gaudi02 too, where its part waits until a run" in one for one in warnings)
+    assert any("model big also runs on gaudi02; its part stays there until a run" in one for one in warnings)
 
 
 @pytest.mark.parametrize("port", [29500, 29511, 29550, 29599])

@@ -153,7 +153,7 @@ def test_lines_say_what_differs_what_becomes_of_the_models_and_what_is_down() ->
     assert pending_lines(known(**due), EVERY) == [
         "host: cpu0: a -> b",
         "- old: stop and remove (it held cards 2)",
-        "! old goes down for good, from stage models on: it is not planned any more",
+        "! old stops for good, from stage models on: it is not planned any more",
     ]
     assert pending_lines(known(vllm_service_due=["write x"], vllm_service_stops={}), ["host_tuning"]) == []
 
@@ -171,7 +171,7 @@ def test_the_plan_of_a_live_host_tells_all_that_a_run_would_do() -> None:
     assert fleet["errors"][0]["message"] == "a: driver 1.20 and release 1.21.3 differ"
     text = "\n".join(vllm_fleet_lines(fleet))
     assert "    host: cpu0: a -> b\n    - old: stop and remove" in text
-    assert "    ! old goes down for good, from stage host on: the host reboots" in text
+    assert "    ! old stops for good, from stage host on: the host reboots" in text
 
 
 def test_the_plan_names_a_reboot_that_is_due_and_not_allowed() -> None:

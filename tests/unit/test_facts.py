@@ -188,7 +188,7 @@ def test_folders_without_facts(tmp_path: Path) -> None:
     assert first("") == "a: could not be read; see above, or plan it from saved facts (plan_facts_dir)"
     for text in ("[" * 100_000, f'{{"accelerator": {"1" * 5000}}}'):
         (tmp_path / "a.json").write_text(text)
-        unread = "no facts: not UTF-8, or with numbers or nesting beyond measure"
+        unread = "no facts: the file is not UTF-8, or its numbers or its nesting are too large"
         assert first(str(tmp_path)) == f"a: FOLDER/a.json: {unread}"
     (tmp_path / "a.json").unlink()
     (tmp_path / "a.json").mkdir()

@@ -55,7 +55,7 @@ def test_what_is_shown() -> None:
     # Which has its line, and no more.
     assert lines[lines.index("d: left alone: the inventory gives it no models, no gateway and no other task") + 1] == ""
     # What is the same on several hosts is said once.
-    assert any(line.startswith("  a, b: model qwq: max_model_len 8192 lets in") for line in lines)
+    assert any(line.startswith("  a, b: model qwq: max_model_len 8192 allows") for line in lines)
     assert lines[-1] == "4 hosts, 3 models, 2 hosts would change, 0 errors"
 
 
@@ -180,7 +180,7 @@ def test_devices_that_are_not_known_are_refused_in_one_sentence_or_get_a_family(
         f"c: HL-205 is a Gaudi1 card, which is not served here; served are {served}",
         f"d: gaudi_device_family 'HL-32': must be one of {served}, for a device that is not known",
     ]
-    assert "a: model qwq: memory is not checked: that of HL-999X is not known" in fleet["warnings"]
+    assert "a: model qwq: memory is not checked: the memory of HL-999X is unknown" in fleet["warnings"]
     sizes = {name: fleet["hosts"][name]["models"][0]["memory"]["device_gib"] for name in ("e", "f")}
     assert sizes == {"e": 96, "f": 128}
     # Groups of four, as those of the family have them.
@@ -249,7 +249,7 @@ def test_a_supervisor_is_compared_with_the_one_of_this_version() -> None:
     for digest, lines in ((hashlib.sha256(text).hexdigest(), []), ("0", ["replace its supervisor"])):
         live = {name: {**unit, "supervisor": digest} for name, unit in live_of(one).items()}
         found = vllm_plan_changes(one["models"], live, set())
-        assert found == [f"~ qwq: {line} (its server goes on)" for line in lines]
+        assert found == [f"~ qwq: {line} (its server keeps running)" for line in lines]
 
 
 def test_a_variable_that_only_the_supervisor_sets_is_shown_as_a_restart() -> None:

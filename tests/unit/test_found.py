@@ -41,7 +41,7 @@ def test_what_gives_a_server_more_than_it_seems_is_warned_of() -> None:
     plan = planned(model(mounts=mounts, env={"LD_PRELOAD": "/x.so", "PATH": "/x"}, port=80))
     assert plan["errors"] == []
     assert [text for text in plan["warnings"] if "mounts" in text or "env sets" in text or "port 80" in text] == [
-        "gaudi01: model qwq: mounts /var/run/docker.sock: who gets into the server is root on the host then",
+        "gaudi01: model qwq: mounts /var/run/docker.sock: anyone who breaks into the server is then root on the host",
         "gaudi01: model qwq: env sets LD_PRELOAD, in place of the image's own",
         "gaudi01: model qwq: env sets PATH, in place of the image's own",
         "gaudi01: model qwq: port 80 is below 1024: the server gets NET_BIND_SERVICE for it",

@@ -73,7 +73,7 @@ def test_a_part_of_a_divided_card_works_alone() -> None:
     host = cards("MIG 3g.40gb", "MIG 3g.40gb", "H100", "H100")
     assert place([request("a", 2), request("b", 1)], host)[0] == {"a": [2, 3], "b": [0]}
     _, errors, _ = place([request("a", 2, [0, 1])], host)
-    assert "card 0 is a part of a divided card, which works with no other" in errors[0]["message"]
+    assert "card 0 is a part of a divided card, which cannot work with other cards" in errors[0]["message"]
 
 
 def test_cards_that_cannot_read_each_other_are_told() -> None:

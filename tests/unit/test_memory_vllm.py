@@ -432,7 +432,7 @@ def test_a_size_of_the_cache_that_is_none_is_refused_with_what_works() -> None:
     spec = {"name": "m", "weights": "/w", "image": "vllm/vllm-openai:v0.33.0", "max_model_len": 8192}
     for value, said in (
         ("4G", "kv_cache_memory_bytes '4G': must be an integer from 1 to"),
-        (200 * GIB, f"kv_cache_memory_bytes {200 * GIB}: makes a KV cache of 200.0 GiB a card beside 15.3 GiB of"),
+        (200 * GIB, f"kv_cache_memory_bytes {200 * GIB}: makes a KV cache of 200.0 GiB a card next to 15.3 GiB of"),
     ):
         (error,) = vllm_plan([{**spec, "kv_cache_memory_bytes": value}], host, host_name="g")["errors"]
         assert said in error["message"]
@@ -467,7 +467,7 @@ def test_a_film_as_long_as_the_context_is_what_is_too_much() -> None:
     host["weights"] = {"/w": {"config": config, "bytes": 7 * GIB}}
     spec = {"name": "m", "weights": "/w", "image": "vllm/vllm-openai:v0.33.0"}
     (error,) = vllm_plan([spec], host, host_name="g")["errors"]
-    assert "GiB of what a batch, its pictures or films, and libraries take" in error["message"]
+    assert "GiB for a batch, its images or videos, and libraries" in error["message"]
     assert error["message"].endswith("what fits: max_model_len 16384")
     assert vllm_plan([{**spec, "max_model_len": 16384}], host, host_name="g")["errors"] == []
 

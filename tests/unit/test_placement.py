@@ -28,7 +28,7 @@ def test_gaudi2e_groups_are_not_crossed_without_host_nics() -> None:
     _, errors, _ = place(specs, machine("HL-288"))
     assert errors[0]["message"] == (
         "g: model c: tensor_parallel_size 2: this host has 8 cards, 2 of them free (held: 0: a, 1: a, 2: a, 4: b, "
-        "5: b, 6: b); no group of four has so many, and only host NICs connect the groups; declare host NICs "
+        "5: b, 6: b); no group of four has so many free, and only host NICs connect the groups; declare host NICs "
         "(gaudi_host_nics: true) if the machine has them"
     )
     placed, errors, _ = place(specs, machine("HL-288"), host_nics=True)
@@ -122,10 +122,10 @@ def test_bad_cards_are_given_to_nobody_and_named() -> None:
     placed, errors, _ = place([request("a", 2), request("b", 1, [0]), request("c", 1, [1])], host)
     assert placed == {"a": [2, 3]}
     assert [error["message"] for error in errors] == [
-        "g: model b: module_ids [0]: card 0 cannot be used: it is on the PCI bus, and hl-smi does not show it; take "
+        "g: model b: module_ids [0]: card 0 cannot be used: it is on the PCI bus, and hl-smi does not show it; choose "
         "another card",
         "g: model c: module_ids [1]: card 1 is used by a program that hl-smi does not show (96564 MiB are used); "
-        "end it or take another card",
+        "end it or choose another card",
     ]
     _, errors, _ = place([request("big", 8)], host)
     assert "8 cards, 6 of them free (held: 0: it is on the PCI bus, and hl-smi does not show it, 1: a pro" in str(

@@ -78,8 +78,8 @@ def test_fp8_profile_takes_the_whole_box_with_the_manuals_limits() -> None:
     assert "--quantization" not in one["args"]
     assert (one["host"], one["port"]) == ("127.0.0.1", 8688)
     for wrong, message in (
-        ({"max_model_len": 40000}, "max_model_len 40000: is above 32768, the most of one host"),
-        ({"quantization": "awq"}, "quantization 'awq': is not inc, the only one here"),
+        ({"max_model_len": 40000}, "max_model_len 40000: is above 32768, the most for one host"),
+        ({"quantization": "awq"}, "quantization 'awq': is not inc, the only one allowed here"),
     ):
         errors = vllm_plan([{**spec, **wrong}], gaudi_host())["errors"]
         assert message in errors[0]["message"]
@@ -148,7 +148,7 @@ def test_card_held_by_a_stranger_is_named() -> None:
     host["modules"][1].update(in_use=True, held_by="python3 (pid 4711)")
     plan = vllm_plan([model(module_ids=[0, 1])], host, host_name="gaudi01")
     assert plan["errors"][0]["message"] == (
-        "gaudi01: model qwq: module_ids [0, 1]: card 1 is used by python3 (pid 4711); end it or take another card"
+        "gaudi01: model qwq: module_ids [0, 1]: card 1 is used by python3 (pid 4711); end it or choose another card"
     )
 
 
@@ -170,7 +170,7 @@ def test_of_a_hybrid_the_plan_says_what_it_does_not_know() -> None:
     wish = {"name": "m", "model": "qwen3-0.6b", "image": "vllm:1"}
     catalog = model_catalog([], builtin=True)
     hybrid = {**catalog["qwen3-0.6b"]["config"], "full_attention_interval": 4}
-    sentence = "21 of its 28 layers keep a state in place of a KV cache; memory is counted as if all had a cache"
+    sentence = "21 of its 28 layers store a state instead of a KV cache; memory is estimated as if all had a cache"
     for config, told in ((hybrid, True), (catalog["qwen3-0.6b"]["config"], False)):
         plan = vllm_plan([{**wish, "config": config}], host, catalog, host_name="g", release="1.24.1")
         assert plan["errors"] == []

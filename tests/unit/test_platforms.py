@@ -733,7 +733,7 @@ def test_a_launch_file_that_lacks_the_block_is_written_and_restarts_nothing(name
     }
     assert vllm_plan_changes([machine.plan], served, supervisor="x") == []
     assert vllm_plan_changes([machine.plan], served, supervisor="y") == [
-        "~ m: replace its supervisor (its server goes on)"
+        "~ m: replace its supervisor (its server keeps running)"
     ]
 
 

@@ -65,7 +65,7 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ),
     (
         strategy("lin", DECODE_BS__MIN=-1),
-        "VLLM_DECODE_BS_BUCKET_MIN: -1 is below 0: the server counts for ever; write 0 or more",
+        "VLLM_DECODE_BS_BUCKET_MIN: -1 is below 0: the server would not stop counting; write 0 or more",
     ),
     (
         strategy("lin", DECODE_BLOCK__STEP=0),
@@ -138,7 +138,7 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ),
     (
         of_file(None),
-        "VLLM_BUCKETING_FROM_FILE: 'b.txt' names a file that is not there: the server stops at start; give its text as "
+        "VLLM_BUCKETING_FROM_FILE: 'b.txt' names a missing file: the server stops at start; set its text as "
         "file, or unset it",
     ),
     (
@@ -150,7 +150,7 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
         of_file("(1, 1, 1)"),
         "file: has no line of a prompt bucket, such as (1, 256, 0): the server stops at start; write one",
     ),
-    ({**server(), "file": ""}, "file: is given, but VLLM_BUCKETING_FROM_FILE names none: the server reads none"),
+    ({**server(), "file": ""}, "file: is set, but VLLM_BUCKETING_FROM_FILE names none: the server reads none"),
     (of_file(7), "file: 7 is not the text of a bucket file"),  # type: ignore[arg-type]
     (
         server(strategy="lin"),
@@ -177,9 +177,9 @@ FORM = "a line is a tuple such as (1, [256, 512], range(0, 8, 4)): a number, lis
     [
         ("[1, 256, 0]", f"'[1, 256, 0]' is not a tuple of three; {FORM}"),
         ("(1, 256)", f"'(1, 256)' is not a tuple of three; {FORM}"),
-        ("(1, 256 0)", f"'(1, 256 0)' is none that the server reads; {FORM}"),
+        ("(1, 256 0)", f"'(1, 256 0)' cannot be read by the server; {FORM}"),
         ("(" * 9999, "'((((("),
-        ("range (1, 2), 3, 4", "'range (1, 2), 3, 4' is none that the server reads"),
+        ("range (1, 2), 3, 4", "'range (1, 2), 3, 4' cannot be read by the server"),
         ("(1, (2, 3), 4)", f"'(1, (2, 3), 4)' has [2, 3] for a number; {FORM}"),
         ("(1, 'many', 4)", "\"(1, 'many', 4)\" has 'many' for a number"),
         ("(1, 1e999, 4)", "'(1, 1e999, 4)' has Infinity for a number"),
@@ -195,7 +195,7 @@ FORM = "a line is a tuple such as (1, [256, 512], range(0, 8, 4)): a number, lis
 def test_a_wrong_line_of_a_file_is_named(line: str, message: str) -> None:
     text = sentence(lambda: hpu_plugin_buckets(of_file(f"# mine\n\n{line}\n{LINES}")))
     assert text.startswith(f"file, line 3: {message}")
-    assert text.endswith("; as it is the server stops at start")
+    assert text.endswith("; with this line the server stops at start")
 
 
 def test_a_line_may_be_written_in_several_ways() -> None:
@@ -217,16 +217,16 @@ def test_a_line_may_be_written_in_several_ways() -> None:
         ),
         (
             strategy("lin", PROMPT_BS__MAX=512) | {"max_model_len": 131072, "max_num_batched_tokens": 131072},
-            "VLLM_PROMPT_QUERY_BUCKET_MAX: 131072 brings the prompt buckets to 6,905,762",
+            "VLLM_PROMPT_QUERY_BUCKET_MAX: 131072 raises the prompt buckets to 6,905,762",
         ),
         (
             strategy("lin", DECODE_BS__STEP=1, DECODE_BLOCK__STEP=1) | {"max_num_seqs": 512, "max_model_len": 131072},
-            "VLLM_DECODE_BLOCK_BUCKET_MAX: 524288 brings the decode buckets to",
+            "VLLM_DECODE_BLOCK_BUCKET_MAX: 524288 raises the decode buckets to",
         ),
         (
             strategy("lin", DECODE_BS__STEP=1, DECODE_BLOCK__STEP=1, DECODE_BLOCK__MAX=40_000, CONTIGUOUS_PA=1)
             | {"max_num_seqs": 50, "num_hpu_blocks": 40_000, "num_speculative_tokens": 3},
-            "VLLM_DECODE_BLOCK_BUCKET_MAX: 40000 brings the decode buckets to",
+            "VLLM_DECODE_BLOCK_BUCKET_MAX: 40000 raises the decode buckets to",
         ),
         (
             strategy("lin", PROMPT_BS__MAX=10**4, PROMPT_QUERY__STEP=1)

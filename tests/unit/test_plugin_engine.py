@@ -90,9 +90,7 @@ def test_prefix_caching_and_contiguous_pa_are_one_decision() -> None:
 
 def test_blocks_by_which_a_server_dies_in_warm_up_are_refused_with_what_fits() -> None:
     said = refused(enable_prefix_caching=True, max_num_seqs=256, max_model_len=40960)
-    assert said.startswith(
-        "g: model m: max_num_seqs 256: asks for decode buckets of 81920 blocks at max_model_len 40960"
-    )
+    assert said.startswith("g: model m: max_num_seqs 256: makes decode buckets of 81920 blocks at max_model_len 40960")
     fitting = int(said.partition("max_num_seqs 256")[2].partition("; max_num_seqs ")[2].split()[0])
     assert one(enable_prefix_caching=True, max_num_seqs=fitting, max_model_len=40960)["graphs"]
     assert one(max_num_seqs=256, max_model_len=40960)["graphs"]
@@ -103,21 +101,21 @@ def test_blocks_by_which_a_server_dies_in_warm_up_are_refused_with_what_fits() -
     [
         (
             {"speculative_config": '{"method": "ngram", "num_speculative_tokens": "3"}'},
-            "must set num_speculative_tokens, an integer from 1 to 1024: buckets follow from it",
+            "must set num_speculative_tokens, an integer from 1 to 1024: buckets depend on it",
         ),
         (
             {"speculative_config": {"method": "medusa", "model": "/m", "num_speculative_tokens": 2}},
-            "has method medusa, at which the plugin stops; it takes ngram, eagle, eagle3 and mtp",
+            "has method medusa, at which the plugin stops; allowed are ngram, eagle, eagle3 and mtp",
         ),
         ({"speculative_config": {"method": "ngram"}}, "must set num_speculative_tokens"),
         (
             {"bucketing": {"strategy": "lin"}, "max_num_seqs": 256, "max_model_len": 40960, "warmup_budget_minutes": 9},
-            "graphs); lower max_num_seqs or max_model_len, take bucketing.strategy exp or file, or allow more minutes",
+            "lower max_num_seqs or max_model_len, set bucketing.strategy to exp or file, or allow more minutes",
         ),
-        ({"dtype": "float16"}, "dtype 'float16': the plugin would serve in bfloat16 silently"),
-        ({"dtype": "float32"}, "dtype 'float32': the plugin would serve in bfloat16 silently"),
+        ({"dtype": "float16"}, "dtype 'float16': the plugin would silently serve in bfloat16"),
+        ({"dtype": "float32"}, "dtype 'float32': the plugin would silently serve in bfloat16"),
         ({"dtype": "fp8"}, "dtype 'fp8': FP8 weights are served as they are with bfloat16"),
-        ({"dtype": "awq"}, "dtype 'awq': the weights themselves say how they are quantised"),
+        ({"dtype": "awq"}, "dtype 'awq': the weights themselves determine their quantisation"),
         ({"max_num_batched_tokens": 16}, "max_num_batched_tokens 16: is below max_num_seqs 32"),
         (
             {"kv_cache_dtype": "fp8_e4m3"},
@@ -129,12 +127,12 @@ def test_blocks_by_which_a_server_dies_in_warm_up_are_refused_with_what_fits() -
             "env: PT_HPU_LAZY_MODE 1: needs Gaudi's own PyTorch, and the image has upstream's, which knows no lazy",
         ),
         ({"block_size": 64}, "block_size 64: must be 128"),
-        ({"device": "hpu"}, "device 'hpu': is an option of the fork alone: the server stops at it; leave it out"),
+        ({"device": "hpu"}, "device 'hpu': is an option of the fork only: the server stops at it; leave it out"),
         (
             {"max_num_prefill_seqs": 4},
-            "max_num_prefill_seqs 4: is an option of the fork alone: the server stops at it; set bucketing: {pro",
+            "max_num_prefill_seqs 4: is an option of the fork only: the server stops at it; set bucketing: {pro",
         ),
-        ({"task": "embed"}, "task 'embed': is an option of the fork alone: the server stops at it; a model without"),
+        ({"task": "embed"}, "task 'embed': is an option of the fork only: the server stops at it; a model without"),
         (
             {"distributed_executor_backend": "ray"},
             "distributed_executor_backend 'ray': is not validated with the plugin: leave it out, which is mp",
@@ -164,7 +162,7 @@ def test_blocks_by_which_a_server_dies_in_warm_up_are_refused_with_what_fits() -
             "bucketing.file: has no bucket for a decode step of 4 sequences and 3264 blocks, which would compile while",
         ),
         ({"env": {"VLLM_CONTIGUOUS_PA": "true"}, "enable_prefix_caching": True}, "env: VLLM_CONTIGUOUS_PA 'true': "),
-        ({"bucketing": {"file": FILE}}, "must have file where strategy is file, and only there"),
+        ({"bucketing": {"file": FILE}}, "must have file if strategy is file, and only then"),
         (
             {"source": {"kind": "hub", "repo": "Qwen/QwQ-32B", "convert": "g2"}},
             "must have no convert: the plugin serves the original weights on Gaudi2 and on Gaudi3",
@@ -196,7 +194,7 @@ def test_measurements_of_the_other_generation_are_refused() -> None:
     assert one(**inc)["args"].count("inc") == 1
     three = gaudi_host(device_name="HL-325L")
     assert "env: QUANT_CONFIG: takes /data/inc/" in refused(three, **inc)
-    assert "is of GAUDI2: measurements of one generation do not serve the other" in refused(three, **inc)
+    assert "is of GAUDI2: measurements of one generation do not work on the other" in refused(three, **inc)
 
 
 @pytest.mark.parametrize(
@@ -204,11 +202,11 @@ def test_measurements_of_the_other_generation_are_refused() -> None:
     [
         (
             {"env": {"QUANT_CONFIG": "/q.json"}},
-            "env: QUANT_CONFIG has INC convert the weights, and the plan counts bfloat16",
+            "env: QUANT_CONFIG makes INC convert the weights, but the plan counts bfloat16",
         ),
         (
             {"kv_cache_dtype": "fp8_inc"},
-            "kv_cache_dtype fp8_inc without QUANT_CONFIG holds keys and values in FP8 as they are",
+            "kv_cache_dtype fp8_inc without QUANT_CONFIG stores keys and values in FP8 unchanged",
         ),
         ({"kv_cache_dtype": "fp8_inc", "quantization": "inc", "env": {"QUANT_CONFIG": "/q.json"}}, ""),
     ],
@@ -271,7 +269,10 @@ def test_weights_of_a_draft_model_count_as_they_are(more: dict[str, Any]) -> Non
     assert not [text for text in drafted["warnings"] if "draft" in text]
     # Written as text, and where nothing is known of it.
     told = " ".join(one(speculative_config=json.dumps(said), **more)["warnings"])
-    assert "the weights of draft model /data/draft are not counted in: nothing is known of such a folder here" in told
+    assert (
+        "the estimate leaves out the weights of draft model /data/draft: this host has no facts about its folder"
+        in told
+    )
     assert (
         "speculative_config: /data/draft must be in the image: no mount provides it, and vLLM ends without it" in told
     )
@@ -318,7 +319,7 @@ def test_weights_that_the_server_widens_are_counted_as_they_are_loaded() -> None
 
 def test_what_is_refused_says_that_weights_grow() -> None:
     (error,) = of_entry("gpt-oss-120b", tensor_parallel_size=1)["errors"]
-    said = "217.6 GiB of weights (the 61 GiB of its files, made wider while they are loaded), of 128 GiB"
+    said = "217.6 GiB of weights (the 61 GiB of its files, converted to a wider type at load), of 128 GiB"
     assert said in error["message"]
     assert of_entry("gpt-oss-120b", tensor_parallel_size=1, env=NATIVE)["errors"] == []
 
@@ -454,9 +455,9 @@ def test_ranges_that_go_far_beyond_the_blocks_of_the_cards_are_told_with_what_wo
     said = {"strategy": strategy, "decode_bs": {"step": 64}, "decode_block": {"step": 2048, **ranges}}
     model = one(**wish, bucketing=said, env=env)
     held = model["memory"]["num_hpu_blocks"]
-    (told,) = [text for text in model["warnings"] if "die in warm-up" in text]
+    (told,) = [text for text in model["warnings"] if "fail in the warm-up" in text]
     assert (
-        f" blocks{written}, and the cards hold {held}: with prefix caching no step needs more than {3 * held}" in told
+        f" blocks{written}, and the cards have {held}: with prefix caching no step needs more than {3 * held}" in told
     )
     assert told.endswith(f"; set {named} {3 * held}, or enable_prefix_caching: false")
     done = {KEY: 3 * held} if env else {}
@@ -471,11 +472,11 @@ def test_ranges_beyond_the_blocks_without_shared_ones_need_no_more_than_there_ar
     wish = {"max_num_seqs": 256, "max_model_len": 40960, "bucketing": {"strategy": "pad"}}
     model = one(**wish, env={"VLLM_CONTIGUOUS_PA": "false"})
     held = model["memory"]["num_hpu_blocks"]
-    (told,) = [text for text in model["warnings"] if "die in warm-up" in text]
+    (told,) = [text for text in model["warnings"] if "fail in the warm-up" in text]
     ends = (
-        f"no step needs more than {held}, and the server may die in warm-up; set bucketing.decode_block.max {held}, or "
+        f"no step needs more than {held}, and the server may fail in the warm-up; set bucketing.decode_block.max {held}"
     )
-    assert told.endswith(f"the cards hold {held}: {ends}leave VLLM_CONTIGUOUS_PA out of env")
+    assert told.endswith(f"the cards have {held}: {ends}, or leave VLLM_CONTIGUOUS_PA out of env")
 
 
 @pytest.mark.parametrize(

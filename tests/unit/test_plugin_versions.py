@@ -179,7 +179,7 @@ def test_a_version_that_must_be_assumed_is_said() -> None:
     (warning,) = [text for text in plan("1.24.0")["warnings"] if "assumes" in text]
     assert warning == (
         "g: model m: the plan assumes 0.17.1, the oldest vLLM of release 1.24.0 that serves it, which has 0.17.1 and "
-        "0.19.0 to 0.21.0; set vllm_version in the model: buckets and their variables follow it"
+        "0.19.0 to 0.21.0; set vllm_version in the model, because the buckets depend on it"
     )
     for release, more in (("1.22.1", {}), ("1.24.1", {}), ("1.24.0", {"vllm_version": "0.19.0"})):
         assert not any("assumes" in text for text in plan(release, **more)["warnings"])
@@ -194,13 +194,13 @@ def test_a_version_that_must_be_assumed_is_said() -> None:
             "1.24.1",
             {"vllm_version": "0.21.0"},
             "vllm_version '0.21.0': belongs to release 1.24.0; accelerator_release is 1.24.1, which has 0.24.0 or "
-            "0.26.0; take an image of this release, or, if the image has another vLLM, set vllm_version in the model",
+            "0.26.0; use an image of this release, or, if the image has another vLLM, set vllm_version in the model",
         ),
         (
             "1.24.0",
             {"image": "r/vllm-0.26.0-ptupstream:1"},
-            "vllm_version '0.26.0': belongs to release 1.24.1 (image r/vllm-0.26.0-ptupstream:1 is named so); "
-            "accelerator_release is 1.24.0, which has 0.17.1 or 0.19.0 to 0.21.0; take an image of this release, or, "
+            "vllm_version '0.26.0': belongs to release 1.24.1 (from the name of image r/vllm-0.26.0-ptupstream:1); "
+            "accelerator_release is 1.24.0, which has 0.17.1 or 0.19.0 to 0.21.0; use an image of this release, or, "
             "if the image has another vLLM, set vllm_version in the model",
         ),
         (
@@ -218,18 +218,18 @@ def test_a_version_that_must_be_assumed_is_said() -> None:
         (
             "1.23.0",
             {"vllm_version": "0.13.0", "least_vllm": "0.16.0"},
-            "vllm_version '0.13.0': is too old for this model, whose least_vllm is 0.16.0; take a newer image",
+            "vllm_version '0.13.0': is too old for this model, whose least_vllm is 0.16.0; use a newer image",
         ),
         (
             "1.24.0",
             {"bucketing": {"strategy": "pad"}},
-            "bucketing.strategy 'pad': needs vLLM 0.21.0 or newer, and this one has the buckets of 0.17.1: take exp or "
+            "bucketing.strategy 'pad': needs vLLM 0.21.0 or newer, and this one has the buckets of 0.17.1: use exp or "
             "lin, or set vllm_version for a newer image",
         ),
         (
             "1.22.1",
             {"bucketing": {"strategy": "file", "file": "(1, 256, 0)\n(1, 1, 1)\n"}},
-            "bucketing.strategy 'file': needs vLLM 0.11.2 or newer, and this one has the buckets of 0.10.1: take exp "
+            "bucketing.strategy 'file': needs vLLM 0.11.2 or newer, and this one has the buckets of 0.10.1: use exp "
             "or lin, or set vllm_version for a newer image",
         ),
         (
@@ -269,7 +269,7 @@ def padded(**more: Any) -> dict[str, Any]:
         ),
         (
             padded(env={"VLLM_EXPONENTIAL_BUCKETING": "true"}),
-            f"env: VLLM_EXPONENTIAL_BUCKETING 'true': takes the place of strategy pad: {SLICES}; leave it out",
+            f"env: VLLM_EXPONENTIAL_BUCKETING 'true': replaces strategy pad: {SLICES}; leave it out",
         ),
         (
             padded(env={"VLLM_HPU_FSDPA_SLICE_SEQ_LEN_THLD": 512}),
@@ -305,7 +305,7 @@ def test_without_sliced_attention_they_are_taken(off: dict[str, str]) -> None:
             "granite-4.0-h-small",
             {"bucketing": {"prompt_bs": {"max": 2}}},
             "bucketing.prompt_bs.max 2: puts several prompts into one step, at which vLLM 0.24.0 stops with "
-            "granitemoehybrid; leave it out, which is 1",
+            "granitemoehybrid; leave it out, which means 1",
         ),
         (
             "granite-4.0-h-small",
@@ -317,7 +317,7 @@ def test_without_sliced_attention_they_are_taken(off: dict[str, str]) -> None:
             "qwen3.5-35b-a3b",
             {"env": {"VLLM_PROMPT_BS_BUCKET_MAX": 4}, "enable_prefix_caching": True, "max_num_seqs": 16},
             "env: VLLM_PROMPT_BS_BUCKET_MAX 4: puts several prompts into one step, at which vLLM 0.24.0 stops with a "
-            "hybrid model and prefix caching; leave it out, which is 1",
+            "hybrid model and prefix caching; leave it out, which means 1",
         ),
     ],
 )
@@ -373,7 +373,7 @@ def test_blocks_of_granites_hybrids_are_those_of_the_server() -> None:
 
 def test_sliding_windows_with_contiguous_pa_are_warned_of() -> None:
     wish = {"model": "gemma-4-31b-it", "vllm_version": "0.26.0", "tensor_parallel_size": 4}
-    slow = "vLLM 0.26.0 fetches the blocks of sliding windows wrongly with contiguous PA"
+    slow = "vLLM 0.26.0 reads the blocks of sliding windows wrongly with contiguous PA"
     assert any(slow in text for text in plan(**wish)["warnings"])
     assert not any(slow in text for text in plan(**wish, enable_prefix_caching=True)["warnings"])
 

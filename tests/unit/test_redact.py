@@ -27,7 +27,7 @@ def test_a_merged_file_gets_its_passwords_back() -> None:
     wanted = daemon_json(seen, True, True, "", "host")
     assert json.loads(restored(wanted, [None, text]))["proxies"] == OWNERS["proxies"]
     assert json.loads(restored(wanted, [text]))["registry-mirrors"] == OWNERS["registry-mirrors"]
-    with pytest.raises(ValueError, match=f"the password that {mark('other')} stands for"):
+    with pytest.raises(ValueError, match=f"the password of the mark {mark('other')}"):
         restored(seen, [json.dumps({"proxies": OWNERS["proxies"]})])
 
 

@@ -75,7 +75,7 @@ def test_an_inventory_without_a_release_is_told_what_to_write_where_another_one_
         "d": known(accelerator_release=None, gaudi_host={"accelerator": "cpu"}),
     }
     fleet = vllm_fleet_plan(hosts, list(hosts), [])
-    way = "docs/guides/migrating.md has the way on"
+    way = "see docs/guides/migrating.md"
     said = "accelerator_release must be set: its default 1.24.1 is not what this host has"
     assert [error["message"] for error in fleet["errors"]] == [
         f"a: {said} (driver 1.21.3, model m, served by aice_1_21); write '1.21.3' to stay; {way}",

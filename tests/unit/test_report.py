@@ -106,8 +106,8 @@ def test_a_variable_stands_once_in_a_container() -> None:
     host = gaudi_host(driver_version="1.21.3")
     secrets = {"qwq": {"A": "s3cret", "HABANA_VISIBLE_DEVICES": "s3cret", "B": "s3cret"}, "elsewhere": {"A": "b"}}
     assert sentences(plan, DEBIAN, host, host_name="gaudi01", secrets=secrets) == [
-        "gaudi01: model qwq: vllm_secrets: A is set by the model's launch too; a container takes one of the two, so "
-        "say it in one place",
+        "gaudi01: model qwq: vllm_secrets: A is also set by the model's launch; a container uses only one of the two, "
+        "so set it in one place",
         "gaudi01: model qwq: vllm_secrets: HABANA_VISIBLE_DEVICES must not be set: the plan chooses the cards; set "
         "module_ids",
     ]

@@ -77,7 +77,7 @@ def test_a_canary_comes_first_and_all_but_one_stay() -> None:
     assert found["steps"][0] == (
         "Wave 1, the canary: g3, for models; away: qwq 10 min; servers that stay: Qwen/QwQ 3/4."
     )
-    assert found["lines"][-1] == "waves are smaller than 50%, since 3 servers of Qwen/QwQ must stay"
+    assert found["lines"][-1] == "waves are smaller than 50%, because 3 servers of Qwen/QwQ must stay"
 
 
 def test_a_canary_that_has_nothing_due_is_told() -> None:
@@ -103,7 +103,7 @@ def test_waves_are_as_large_as_may_be() -> None:
 def test_too_few_servers_are_refused_unless_that_is_allowed() -> None:
     alone = plan({"g1": host({"qwq": "qwq"})})
     assert alone["refusal"] == [
-        "g1: model 'qwq': has one server on the hosts of this run, and none serves it while that is changed; "
+        "g1: model 'qwq': has one server on the hosts of this run, and no other serves it while that one is changed; "
         "add one, or allow it: "
         "-e rollout_downtime_allowed=true"
     ]
@@ -129,9 +129,9 @@ def test_hosts_that_are_done_are_passed_over_and_drained_ones_are_not() -> None:
     servers = [{"host": name, "unit": "qwq"} for name in hosts]
     hosts["gw"] = {"gaudi_haproxy": {"states": states, "servers": servers}}
     assert plan(hosts)["waves"] == [["g2"], ["g3"]]
-    assert "give it back" in plan(hosts)["lines"][3]
+    assert "return to service" in plan(hosts)["lines"][3]
     assert plan({**hosts, "gw": {}}, preflight_gateways=["gw", "gw2"])["refusal"] == [
-        "gw2: is a gateway, and takes no part in this run: without it requests would go to hosts that are down; add it "
+        "gw2: is a gateway outside this run, which would send requests to hosts that are down; add it "
         "to --limit, or repair it"
     ]
     hosts["g1"]["gaudi_services"] = {"kept": True}
@@ -143,10 +143,16 @@ def test_hosts_that_are_done_are_passed_over_and_drained_ones_are_not() -> None:
     ("variables", "message"),
     [
         ({"rollout_canary": "g9"}, "rollout_canary: 'g9' is not a host of this run; there are g1, g2, gw"),
-        ({"rollout_serial": "0%"}, "rollout_serial: '0%' is neither a number of hosts nor a part of all, such as 20%"),
-        ({"rollout_serial": 0}, "rollout_serial: 0 is neither a number of hosts nor a part of all, such as 20%"),
-        ({"rollout_tolerance": 1.2}, "rollout_tolerance: 1.2 is not a number from 0 to 1: the part of what a host did"),
-        ({"rollout_tolerance": "x"}, "rollout_tolerance: 'x' is not a number from 0 to 1: the part of what a host did"),
+        ({"rollout_serial": "0%"}, "rollout_serial: '0%' is neither a number of hosts nor a percentage, such as 20%"),
+        ({"rollout_serial": 0}, "rollout_serial: 0 is neither a number of hosts nor a percentage, such as 20%"),
+        (
+            {"rollout_tolerance": 1.2},
+            "rollout_tolerance: 1.2 is not a number from 0 to 1: the required part of a host's earlier speed",
+        ),
+        (
+            {"rollout_tolerance": "x"},
+            "rollout_tolerance: 'x' is not a number from 0 to 1: the required part of a host's earlier speed",
+        ),
         ({"rollout_drain_timeout": "soon"}, "rollout_drain_timeout: 'soon' is not an integer from 1 to 86400"),
         ({"rollout_reconnect_timeout": 0}, "rollout_reconnect_timeout: 0 is not an integer from 1 to 86400"),
         ({"rollout_approved": "sure"}, "rollout_approved: 'sure' is not true or false"),
@@ -159,7 +165,10 @@ def test_hosts_that_are_done_are_passed_over_and_drained_ones_are_not() -> None:
             {"rollout_drain_command": " ", "rollout_ready_command": " "},
             "rollout_drain_command: ' ' is not a command; write program and arguments as one text",
         ),
-        ({"rollout_drain_command": "x"}, "rollout_drain_command and rollout_ready_command: one without the other"),
+        (
+            {"rollout_drain_command": "x"},
+            "rollout_drain_command and rollout_ready_command: set both, or hosts would stay out of service",
+        ),
     ],
 )
 def test_bad_input_gets_one_sentence(variables: dict[str, Any], message: str) -> None:
@@ -324,7 +333,7 @@ def test_a_rollout_changes_nothing_that_was_not_approved() -> None:
         "h3: not in the approved plan: host: sysctl a",
     ]
     # Without the plan of the job before, nothing runs; at a desk there is no approval.
-    assert "no job before this one" in rollout_unapproved(pushed, NAMES, {"rollout_as_approved": "true"})[0]
+    assert "no earlier job" in rollout_unapproved(pushed, NAMES, {"rollout_as_approved": "true"})[0]
     assert rollout_unapproved(pushed, NAMES, {"gaudi_rollout": {"due": {}}}) == []
 
 

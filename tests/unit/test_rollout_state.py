@@ -171,7 +171,7 @@ def test_what_is_left_as_data_of_a_host_that_serves() -> None:
     }
 
 
-AGAIN = "It serves again what served before; the other hosts of later waves are as they were"
+AGAIN = "It serves the same models as before; the other hosts of later waves are unchanged"
 
 
 @pytest.mark.parametrize(
@@ -202,7 +202,7 @@ AGAIN = "It serves again what served before; the other hosts of later waves are 
         (
             path(*DONE, "fail", "restore", fail={"task": "Return", "result": {"msg": "no gateway"}}),
             "the rollout stops at h2: Return: no gateway. It had passed its checks and serves with the change; "
-            "the other hosts of later waves are as they were",
+            "the other hosts of later waves are unchanged",
         ),
         (
             path(*CHANGE, "lose", "give_up", give_up={"unreachable_s": 300}),

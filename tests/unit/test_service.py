@@ -419,7 +419,7 @@ def test_a_serving_model_is_known_by_its_container_whatever_file_is_lost(lost: t
     # Neither its port nor its cards are a stranger's.
     assert (again["errors"], again["models"][0]["module_ids"]) == ([], [0, 1])
     shown = vllm_plan_changes(again["models"], services, (), digest(SUPERVISOR))
-    assert shown == [f"~ qwq: write its {words} anew (its server goes on)"]
+    assert shown == [f"~ qwq: write its {words} again (its server keeps running)"]
     todo = changes(again["models"], found)
     assert (todo["restart"], todo["orphans"], todo["remove"]) == ([], [], [])
     assert todo["start"] == (["qwq"] if words == "unit file" else [])
@@ -447,7 +447,7 @@ def test_what_is_observed_of_a_serving_model(serving: Callable[..., dict[str, An
     assert serving(pid=78)["units"]["qwq"]["supervisor"] == "unknown", "a version that wrote nothing down"
     assert serving("inactive", pid=0)["units"]["qwq"]["supervisor"] is None
     services, again = planned_beside(serving(pid=78))
-    assert vllm_plan_changes(again["models"], services) == ["~ qwq: replace its supervisor (its server goes on)"]
+    assert vllm_plan_changes(again["models"], services) == ["~ qwq: replace its supervisor (its server keeps running)"]
     # Of a model that is not planned, or planned stopped, the container goes.
     unit = observe_services.UNITS / "vllm-qwq.service"
     unit.unlink()

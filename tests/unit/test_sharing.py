@@ -167,13 +167,13 @@ def test_what_the_models_before_leave_may_be_too_little() -> None:
         ([{**OTHER, "max_model_len": 0}], {}, "shares_card_with[0].max_model_len 0: must be an integer from 1"),
         ([OTHER], {"tensor_parallel_size": 2}, "tensor_parallel_size 2: must be 1: models that share a card have one"),
         ([OTHER], {"module_ids": [2, 3]}, "tensor_parallel_size 2: must be 1"),
-        ([OTHER], {"dtype": "awq"}, "dtype 'awq': must be one of bfloat16, float32 where models share a card"),
+        ([OTHER], {"dtype": "awq"}, "dtype 'awq': must be one of bfloat16, float32 if models share a card"),
         (
             [OTHER],
             {"tokenizer": "/x"},
-            "tokenizer '/x': must be left out where models share a card: this server takes each model's own",
+            "tokenizer '/x': must be left out if models share a card: this server uses each model's own",
         ),
-        ([OTHER], {"served_model_name": "x"}, "served_model_name 'x': must be left out: this server calls its models"),
+        ([OTHER], {"served_model_name": "x"}, "served_model_name 'x': must be left out: this server names its models"),
         (
             [{**OTHER, "served_model_name": "x"}],
             {},
@@ -183,27 +183,27 @@ def test_what_the_models_before_leave_may_be_too_little() -> None:
             [{**OTHER, "gpu_memory_utilization": 0.7}],
             {},
             "shares_card_with[0].gpu_memory_utilization 0.7: makes 1 of the card's memory for all models (gte 0.3, "
-            "rerank 0.7), and 0.9 can be given; lower it, or leave it out everywhere, and each gets 0.3",
+            "rerank 0.7), and at most 0.9 is allowed; lower it, or leave it out everywhere, and each gets 0.3",
         ),
         ([OTHER], {"gpu_memory_utilization": 0.5}, "gpu_memory_utilization 0.5: makes 1 of the card's memory"),
-        ([{**OTHER, "name": "gte"}], {}, "shares_card_with[0].name 'gte': belongs to model gte already; clients find"),
-        ([OTHER, OTHER], {}, "shares_card_with[1].name 'rerank': belongs to a model on the card of gte already"),
+        ([{**OTHER, "name": "gte"}], {}, "shares_card_with[0].name 'gte': already belongs to model gte; clients find"),
+        ([OTHER, OTHER], {}, "shares_card_with[1].name 'rerank': already belongs to a model on the card of gte"),
         (
             [{**OTHER, "weights": "/data/none"}],
             {"_": None},
-            "shares_card_with[0].weights '/data/none': holds no readable",
+            "shares_card_with[0].weights '/data/none': has no readable",
         ),
         (
             [{"name": "q", "weights": "/data/Qwen3-8B"}],
             {},
             "shares_card_with[0].weights '/data/Qwen3-8B': its config.json has 'Qwen3ForCausalLM', which generates "
-            "text; models that share a card give vectors or scores; give it an entry and a card of its own, or write "
-            "task: embed or task: score if it does",
+            "text; models that share a card return vectors or scores; give it its own entry and card, or set task: "
+            "embed or task: score if it returns those",
         ),
         (
             [{"name": "q", "weights": "/data/unknown"}],
             {},
-            "shares_card_with[0].task: is required while nothing is known",
+            "shares_card_with[0].task: is required because its config.json is unknown",
         ),
         ([{**OTHER, "smoke": ["text"]}], {}, "shares_card_with[0].smoke"),
     ],
@@ -219,7 +219,7 @@ def test_a_generative_model_that_is_said_to_give_vectors_is_served() -> None:
     assert found["served"][1]["smoke"] == ["embedding"]
 
 
-APART = "give each model an entry and a card of its own"
+APART = "give each model its own entry and card"
 SEVERAL = "serves one model, and a card serves one process at a time; aice_1_22_shared of release 1.22 serves several"
 
 
@@ -230,9 +230,9 @@ SEVERAL = "serves one model, and a card serves one process at a time; aice_1_22_
         ("1.21.3", "aice_1_21", f"aice_1_21 {SEVERAL}, and accelerator_release is 1.21.3: {APART}"),
         ("1.21.3", "deepseek_r1", f"deepseek_r1 {SEVERAL}, and accelerator_release is 1.21.3: {APART}"),
         ("1.21.3", "vllm", f"vllm {SEVERAL}, and accelerator_release is 1.21.3: {APART}"),
-        ("1.22.0", "aice_1_22", f"aice_1_22 {SEVERAL}: leave launch_profile out, or write aice_1_22_shared"),
-        ("1.22.2", "plugin", f"plugin {SEVERAL}: leave launch_profile out, or write aice_1_22_shared"),
-        ("1.22.0", "vllm", f"vllm {SEVERAL}: leave launch_profile out, or write aice_1_22_shared"),
+        ("1.22.0", "aice_1_22", f"aice_1_22 {SEVERAL}: leave launch_profile out, or set it to aice_1_22_shared"),
+        ("1.22.2", "plugin", f"plugin {SEVERAL}: leave launch_profile out, or set it to aice_1_22_shared"),
+        ("1.22.0", "vllm", f"vllm {SEVERAL}: leave launch_profile out, or set it to aice_1_22_shared"),
         ("1.23.0", None, f"plugin {SEVERAL}, and accelerator_release is 1.23.0: {APART}"),
         ("1.24.1", None, f"plugin {SEVERAL}, and accelerator_release is 1.24.1: {APART}"),
         ("1.24.1", "aice_1_22_shared", "launch_profile 'aice_1_22_shared': belongs to release 1.22 ("),
@@ -252,7 +252,7 @@ def test_a_cpu_host_needs_no_sharing() -> None:
     (error,) = plan(OTHER, release="1.24.1", machine=machine)["errors"]
     assert error["message"] == (
         'g: model gte: shares_card_with ["rerank"]: is for models on one card of a Gaudi host; here models need no '
-        "cards: give each an entry of its own"
+        "cards: give each its own entry"
     )
 
 
@@ -274,7 +274,7 @@ def test_a_name_of_another_entry_is_refused() -> None:
     for key, name in (("name", "rerank"), ("served_model_name", "rerank")):
         entries_of_host = [{**GTE, "shares_card_with": [OTHER]}, {**other, key: name}]
         (error,) = vllm_plan(entries_of_host, host(), host_name="g", release="1.22.0")["errors"]
-        assert "shares_card_with[0].name 'rerank': belongs to model " in error["message"]
+        assert "shares_card_with[0].name 'rerank': already belongs to model " in error["message"]
 
 
 def test_the_catalog_serves_every_model_of_an_entry() -> None:
@@ -420,7 +420,7 @@ QWEN = {"name": "q", "weights": "/data/Qwen3-8B"}
         (
             [{**OTHER, "smoke": ["embedding"], "task": "score"}],
             {},
-            'shares_card_with[0].smoke ["embedding"]: must be rerank, since',
+            'shares_card_with[0].smoke ["embedding"]: must be rerank, because',
         ),
         ([{**OTHER, "task": "generate"}], {}, "shares_card_with[0].task 'generate': must be embed or score"),
         ([{**OTHER, "task": ["embed"]}], {}, 'shares_card_with[0].task ["embed"]: must be embed or score'),

@@ -50,7 +50,7 @@ DUE: dict[str, list[str]] = {
         "! qwq-32b is down from stage models on for about 14 min: it restarts",
     ],
 }
-WARNINGS = ["demo-gaudi: model qwq-32b: the folder holds 0 of 66 GB; the rest is counted in"]
+WARNINGS = ["demo-gaudi: model qwq-32b: the folder has 0 of 66 GB; the estimate includes the rest"]
 # Jinja in a folded scalar joins with two characters.
 TABLE = r"HOST        MODEL  STATE\n----------  -----  ------\ndemo-cpu    tiny   active\ndemo-gaudi  qwq    active"
 

@@ -173,12 +173,12 @@ def test_files_beside_the_inventory_are_named_by_its_own_folder(trace: str) -> N
         (AZURE + "1,1,-1\n", "line 2: GeneratedTokens '-1' is not an integer from 0 to 1000000000000"),
         (AZURE + "noon,1,1\n", "line 2: TIMESTAMP 'noon' is neither a number of seconds nor a time such as 2023"),
         (AZURE + "nan,1,1\n", "line 2: TIMESTAMP 'nan' is neither a number of seconds"),
-        (AZURE + '1,"1,1\n', "no CSV: "),
-        ("[1", "line 1: no JSON: "),
+        (AZURE + '1,"1,1\n', "not CSV: "),
+        ("[1", "line 1: not JSON: "),
         ("[1]", "request 1: 1 is not a mapping with arrival_s, input_tokens, output_tokens"),
         ('[{"arrival_s": 1, "output_tokens": 1}]', "request 1: input_tokens (or ContextTokens) is missing among"),
         ('{"arrival_s": 1}\n', "line 1: input_tokens (or ContextTokens) is missing among 'arrival_s'"),
-        ("{]\n", "line 1: no JSON mapping: "),
+        ("{]\n", "line 1: not a JSON mapping: "),
         ('[{"arrival_s": true, "input_tokens": 1, "output_tokens": 1}]', "request 1: arrival_s true is neither"),
         (
             '[{"arrival_s": 1, "input_tokens": 1.5, "output_tokens": 1}]',
@@ -200,13 +200,13 @@ def test_a_trace_that_cannot_be_read_is_an_error(tmp_path: Path, monkeypatch: py
     (tmp_path / "large").write_text(AZURE + "1,1,1\n" * 3)
     for name, sentence in (
         ("none", "no such file; it must be a CSV file"),
-        ("binary", "is not a text in UTF-8; it must be"),
+        ("binary", "is not a UTF-8 text; it must be"),
         ("", "cannot be read: Is a directory"),
     ):
         with pytest.raises(InputError, match=sentence):
             read_trace_file(str(tmp_path / name))
     monkeypatch.setattr(trace_file, "MOST_REQUESTS", 2)
-    with pytest.raises(InputError, match="line 4: is one request more than 2; give a part of them"):
+    with pytest.raises(InputError, match="line 4: is one request more than 2; use a part of them"):
         read_trace_file(str(tmp_path / "large"))
     monkeypatch.setattr(trace_file, "LARGEST_FILE", 10)
     with pytest.raises(InputError, match="is larger than 0 MiB; give a part of it"):
@@ -253,22 +253,22 @@ def test_hosts_that_say_nothing_are_named_and_none_left_is_an_error() -> None:
     lost = {"g2": {"unreachable": True, "msg": "timed out"}, "g3": {"traffic": None, "problem": "/metrics: refused"}}
     found = learned("m", ["g1", "g2", "g3"], {"g1": traffic(compiled=None, journal_problem="no journal"), **lost})
     assert found.notes == [
-        "g1: what was compiled while serving is not known: no journal",
+        "g1: the shapes compiled while serving are unknown: no journal",
         "g2: cannot be reached: timed out",
         "g3: /metrics: refused",
     ]
     with pytest.raises(InputError) as caught:
         learned("m", ["g2", "g3", "g4"], lost)
     assert str(caught.value) == (
-        "model m: no server of it shows its traffic; start it, or give a trace (-e trace=FILE): "
+        "model m: no server of it reports its traffic; start it, or set a trace (-e trace=FILE): "
         "g2: cannot be reached: timed out; g3: /metrics: refused; g4: cannot be reached"
     )
     few = {"buckets": [["10.0", 3.0], ["+Inf", 3.0]], "sum": 20.0}
     with pytest.raises(InputError) as caught:
         learned("m", ["g1"], {"g1": traffic(generation_tokens=few)})
     assert str(caught.value) == (
-        "model m: its servers have had 3 requests since they started (g1), and 100 are needed to plan by; wait for "
-        "more, or give a trace (-e trace=FILE)"
+        "model m: its servers have had 3 requests since they started (g1), and 100 ; wait for more, or "
+        "set a trace (-e trace=FILE)"
     )
 
 
@@ -287,8 +287,8 @@ def test_the_speed_is_that_of_the_weights_or_of_the_servers_that_run(trace: str)
     unknown["hosts"]["g1"]["models"][0]["weights_gib"] = 0
     lines = tune_report(unknown, {**asked, "trace": trace}, "/b")["lines"]
     assert lines[3] == (
-        "a decode step of one sequence takes about 12.0 ms: as of a model of 8B, since the size of its weights is not "
-        "known"
+        "a decode step of one sequence takes about 12.0 ms: as for a model of 8B, because the size of its weights is "
+        "unknown"
     )
 
 
@@ -459,10 +459,10 @@ def test_models_without_plans_are_refused() -> None:
     upstream = {key: value for key, value in plugin(launch_profile="vllm").items() if key != "max_num_seqs"}
     said = tune_refusal(fleet(upstream), {"model": "qwq"})
     assert said == [
-        "g1: model qwq: launch_profile vllm: its server chooses its own buckets and takes none; one of the plugin, or "
+        "g1: model qwq: launch_profile vllm: its server chooses its own buckets; one of the plugin, or "
         "of the vendor's fork, does"
     ]
-    kept = "buckets cannot be planned with it; keep a strategy of the plugin (exp, lin, pad)"
+    kept = "buckets cannot be planned with it; use a strategy of the plugin (exp, lin, pad)"
     for more, what in (
         ({"speculative_config": {"method": "ngram", "num_speculative_tokens": 3}}, "speculative decoding"),
         ({"env": {"VLLM_MERGED_PREFILL": "true"}}, "merged prefill"),
@@ -492,7 +492,7 @@ def test_hosts_that_differ_and_unknown_memory_have_no_plan(trace: str) -> None:
     unknown = fleet(plugin())
     unknown["hosts"]["g1"]["models"][0]["memory"] = None
     assert tune_report(unknown, asked, "/b")["errors"] == [
-        "g1: model qwq: its KV-cache blocks are not known, since its memory is not; give config and "
+        "g1: model qwq: its KV-cache blocks are unknown, because its memory is; give config and "
         "weight_bytes, fetch its weights,"
         " or tune it while it serves"
     ]
@@ -529,7 +529,7 @@ lin          4198    109.2 min  5.3 %          29.5 %     37.8 %   0
 pad          288     7.5 min    15.2 %         11.6 %     169.6 %  0
 
 Padding at other speeds of the server, and in brackets that of exp. The last third of the requests
-is padded by a plan of 25 graphs that was made without it:
+is padded with a plan of 25 graphs that was made without it:
 TIMES AS FAST    PROMPT TOKENS     SEQUENCES        BLOCKS
 ---------------  ----------------  ---------------  -----------------
 0.25             12.0 % (21.6 %)   7.8 % (8.3 %)    21.9 % (24.4 %)
@@ -541,7 +541,7 @@ TIMES AS FAST    PROMPT TOKENS     SEQUENCES        BLOCKS
 1, last third    152.2 % (23.0 %)  71.3 % (22.7 %)  696.0 % (25.1 %)
 2, last third    152.2 % (23.0 %)  68.4 % (19.0 %)  13.0 % (18.0 %)
 
-Nothing restarts now. Review /srv/buckets/qwq.buckets, and to take it write into the model's entry:
+Nothing restarts now. Review /srv/buckets/qwq.buckets. To use it, write into the model's entry:
   bucketing: {strategy: file, file: "{{ lookup('file', '/srv/buckets/qwq.buckets') }}"}
 """
 RANGES = """\
@@ -551,7 +551,7 @@ today (ranges)  136     3.5 min  5.3 %          7.9 %      169.6 %  0
 planned         136     3.5 min  5.3 %          7.9 %      169.6 %  0
 
 Padding at other speeds of the server, and in brackets that of today. The last third of the requests
-is padded by a plan of 118 graphs that was made without it:
+is padded with a plan of 118 graphs that was made without it:
 TIMES AS FAST    PROMPT TOKENS  SEQUENCES        BLOCKS
 ---------------  -------------  ---------------  -----------------
 0.25             5.3 % (5.3 %)  4.0 % (4.0 %)    45.9 % (45.9 %)
@@ -572,7 +572,7 @@ def test_the_plan_is_that_of_the_filter_and_the_second_look_finds_it_taken(trace
     assert tune_report(fleet(plugin()), asked, "/b") == found
     taken = plugin(bucketing={"strategy": "file", "file": found["plan"]["file"].rstrip()})
     again = tune_report(fleet(taken), asked, "/b")
-    assert again["lines"][-1] == "qwq has this list already"
+    assert again["lines"][-1] == "qwq already has this list"
     assert again["plan"] == found["plan"]
     today, planned = (line.split()[-10:] for line in again["lines"] if line.startswith(("today (file)", "planned")))
     assert today[-9:] == planned[-9:]

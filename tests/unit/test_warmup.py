@@ -126,7 +126,7 @@ def test_ranges_that_cover_everything_warn_of_nothing() -> None:
         ),
         (
             {"input_range": [4, 1000], "output_range": [4, 100], "max_model_len": 8192},
-            "max_model_len 8192 lets in prompts beyond input_range: those above 1152 tokens compile while serving",
+            "max_model_len 8192 allows prompts beyond input_range: those above 1152 tokens compile while serving",
         ),
         (
             {"input_range": [4, 16384], "reduce_warmup": {"max_num_seqs": 8, "max_seq_len": 3000}},
@@ -163,6 +163,6 @@ def test_the_vendors_silences_are_warnings_of_the_launch() -> None:
     for part in (
         "max_model_len 1000 is below 18432, the sum of the input and output maxima",
         "reduce_warmup.max_seq_len 3000 is not a multiple of 128: lengths from 2945 to 3000 compile while serving",
-        "cards [3, 4] lie on NUMA nodes [0, 1]: no core binding, slower transfers",
+        "cards [3, 4] are on NUMA nodes [0, 1]: no core binding, slower transfers",
     ):
         assert any(part in warning for warning in launch["warnings"]), launch["warnings"]

@@ -16,7 +16,7 @@ HOSTS = """all:
         a:
           vllm_models: [{name: m, port: 030010}, {name: n, port: 30010}]
 """
-FOUND = "a: vllm_models: model m: port 030010: YAML reads this as octal, 12296; write it without the zero in front"
+FOUND = "a: vllm_models: model m: port 030010: YAML reads this as octal, 12296; write it without the leading zero"
 
 
 @pytest.fixture

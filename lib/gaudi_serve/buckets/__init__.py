@@ -1,1 +1,1 @@
-"""Which shapes a server warms up, one file a strategy, and how long that takes."""
+"""The shapes that a server warms up, with one file per strategy, and the time of the warm-up."""

@@ -1,4 +1,4 @@
-"""What the plan asks of buckets, whichever way a server makes them: each one is a graph that it warms up."""
+"""The interface of buckets for the plan, independent of how a server makes them. Each bucket is one graph."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from typing import Protocol
 
 @dataclass(frozen=True)
 class BucketCounts:
-    """Graphs that a launch warms up: of prompts and decode steps; prompts left out; whether that is an estimate.
+    """The number of graphs that a launch warms up: prompts, decode steps, omitted prompts; and whether it is estimated.
 
-    notes: sentences on what these buckets do not hold.
+    notes: sentences about requests that these buckets do not cover.
     """
 
     prompt: int = 0
@@ -23,42 +23,42 @@ class BucketCounts:
 
 @dataclass(frozen=True)
 class Rounding:
-    """Which of the KV-cache blocks that there is room for a server has: a multiple of step, without the spare ones."""
+    """The KV cache blocks that a server uses of its memory: a multiple of step, without the spare ones."""
 
     step: int = 1
     spare: int = 0
 
     def held(self, room: int) -> int:
-        """Return how many blocks a server has that has room for so many."""
+        """Return the number of blocks of a server whose memory has room for ``room`` blocks."""
         return max(0, room - self.spare) // self.step * self.step
 
     def room(self, wanted: int) -> int:
-        """Return for how many there must be room, so that a server has this many."""
+        """Return for how many blocks there must be room so that a server has ``wanted`` blocks."""
         return -(-wanted // self.step) * self.step + self.spare
 
 
 class Buckets(Protocol):
-    """The buckets of a launch, before they are variables of its environment."""
+    """The buckets of a launch, before they become variables of its environment."""
 
     @property
     def rounding(self) -> Rounding:
-        """Return which blocks the server has of those that there is room for."""
+        """Return which part of the blocks in its memory the server uses."""
 
     def env(self) -> dict[str, str]:
-        """Return the variables that set this for a server."""
+        """Return the variables that set these buckets for a server."""
 
     def changed_by(self, env: Mapping[str, str]) -> Buckets:
-        """Return the buckets with what a user's own environment says of them.
+        """Return the buckets with the changes of a user's environment.
 
         Raises:
-            InputError: for a variable that the server would not take.
+            InputError: The server would not accept a variable.
         """
 
     def counts(self, max_num_batched_tokens: int, num_hpu_blocks: int | None) -> BucketCounts:
-        """Return how many graphs a start warms up, with so many KV-cache blocks on the device; None: as many as asked.
+        """Return the graphs that a start warms up with a number of KV cache blocks; None: as many as requested.
 
         Raises:
-            InputError: for what stops the server, and for more buckets than anybody can wait for.
+            InputError: The server would stop, or there are far too many buckets.
         """
 
 

@@ -1,7 +1,7 @@
-"""The best ranges for servers that take nothing else: minimum, step and maximum of each dimension (the fork of 1.21).
+"""The best ranges for servers that accept only ranges: minimum, step and maximum per dimension (the fork of 1.21).
 
-Every step and minimum that a dimension may have is counted over the steps of a trace; what another one beats in both
-graphs and padding is dropped, and the best of the rest are combined. Everything that can be asked for is covered: the
+Every possible step and minimum of a dimension is counted over the steps of a trace. Ranges that another one beats in
+both graphs and padding are dropped, and the best of the others are combined. All possible steps are covered: the
 largest prompt is within max_num_batched_tokens, and no padded batch has more sequences than its padded blocks.
 """
 
@@ -17,15 +17,15 @@ from .linear import BucketRanges, Range, bucket_values
 from .plan_limits import Padding, PlanLimits
 from .traffic import Shapes
 
-MOST_VALUES = 512  # of a dimension; more take hours to warm up
+MOST_VALUES = 512  # Per dimension. More values take hours to warm up.
 MOST_STEPS = 64
-SLACK = 1e-9  # of a share, for sums of floating-point numbers
-LOST = 50  # the fork rounds its blocks down to a multiple of the step: at most this part of them may be lost
+SLACK = 1e-9  # Of a share, for sums of floating-point numbers.
+LOST = 50  # The fork rounds its blocks down to a multiple of the step. At most one part in this many may be lost.
 
 
 @dataclass(frozen=True)
 class _Choice:
-    """A range of one dimension, its values, and its padding, or how far that is above its bound."""
+    """A range of one dimension, its values, and its padding or the excess over its bound."""
 
     range: Range
     values: tuple[int, ...]
@@ -35,15 +35,15 @@ class _Choice:
 def best_ranges(
     limits: PlanLimits, shapes: Sequence[Shapes], graphs: int | None, most: Sequence[Padding] | None
 ) -> BucketRanges | None:
-    """Return the ranges of the least padding in all with so many graphs, or of the fewest graphs within a padding.
+    """Return the ranges with the least padding for a number of graphs, or with the fewest graphs within a padding.
 
-    None where no ranges are: within a padding, or with so few graphs.
+    None if no ranges reach the goal.
 
     Args:
-        limits: of the server.
-        shapes: the steps, by its speed; the padding of all speeds is the mean of their shares.
-        graphs: the most graphs.
-        most: by speed, the most padding; None where graphs are limited instead.
+        limits: The limits of the server.
+        shapes: The steps, by speed of the server. The padding is the mean of the shares of all speeds.
+        graphs: The most graphs.
+        most: By speed, the most padding; None if the graphs are limited instead.
     """
     prompts = _prompts(limits, shapes, most)
     decodes = _decodes(limits, shapes, most)
@@ -81,7 +81,7 @@ def _prompts(limits: PlanLimits, shapes: Sequence[Shapes], most: Sequence[Paddin
 def _decodes(
     limits: PlanLimits, shapes: Sequence[Shapes], bounds: Sequence[Padding] | None
 ) -> list[tuple[int, tuple[_Choice, _Choice]]]:
-    """Return the pairs of ranges of sequences and of blocks that go together, and their graphs."""
+    """Return the compatible pairs of ranges of sequences and of blocks, with the number of their graphs."""
     by_batch = _Score.of([_sums(steps.decode, 0) for steps in shapes], _bound(bounds, "decode_batch"))
     by_blocks = _Score.of([_sums(steps.decode, 1) for steps in shapes], _bound(bounds, "decode_blocks"))
     held = limits.num_hpu_blocks
@@ -99,7 +99,7 @@ def _decodes(
 
 
 def _together(batches: tuple[int, ...], blocks: tuple[int, ...]) -> bool:
-    """Tell whether no padded batch has more sequences than its padded blocks: such buckets are not warmed up."""
+    """Return whether no padded batch has more sequences than its padded blocks. Such buckets are not warmed up."""
     smallest = (1, *(value + 1 for value in batches[:-1]))
     return all(
         at < len(blocks) and blocks[at] >= batch
@@ -111,7 +111,7 @@ def _candidates(most: int, unit: int) -> Iterable[Range]:
     """Yield the ranges up to ``most`` whose step is a multiple of the unit."""
     multiples = range(1, -(-most // unit) + 1)
     if len(multiples) > MOST_STEPS:
-        # By a factor, and every divisor of a power of two: small steps matter more, and round ones fit together.
+        # Steps by a factor, and all powers of two: small steps matter more, and round ones match each other.
         grown = {max(1, round(len(multiples) ** (index / MOST_STEPS))) for index in range(MOST_STEPS + 1)}
         steps = sorted(grown | {2**power for power in range(len(multiples).bit_length())})
     else:
@@ -138,10 +138,10 @@ def _sums(shapes: Mapping[tuple[int, int], int], part: int) -> Counter[int]:
 
 @dataclass(frozen=True)
 class _Score:
-    """What is to be least of a range.
+    """The padding of a range, which should be small.
 
-    steps: by speed, the values that were seen, rising, how many steps had up to each, and their sum. most: by speed,
-    the most padding; None where there is no bound.
+    steps: by speed, the observed values in rising order, the number of steps up to each, and their sum. most: by speed,
+    the most padding; None if there is no bound.
     """
 
     steps: Sequence[tuple[list[int], list[int], int]]
@@ -157,7 +157,7 @@ class _Score:
         return cls(steps, most)
 
     def padding(self, values: Sequence[int]) -> float:
-        """Return the mean padding of all speeds, or, where it is bound, the most that any is above its bound."""
+        """Return the mean padding of all speeds or, with a bound, the largest excess over it."""
         shares = []
         for keys, sums, real in self.steps:
             padded = held = 0

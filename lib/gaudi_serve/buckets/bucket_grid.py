@@ -1,4 +1,4 @@
-"""Buckets of three parts as sorted rows, and the first that holds a shape, found without looking at all of them."""
+"""Buckets of three parts as sorted rows, with a fast search for the first that a shape fits into."""
 
 from __future__ import annotations
 
@@ -6,18 +6,18 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator
 from itertools import accumulate, groupby
 
-Bucket = tuple[int, int, int]  # sequences, tokens, blocks of context
-Row = tuple[int, int, tuple[int, ...]]  # sequences, tokens, and the blocks of context that they come with, rising
+Bucket = tuple[int, int, int]  # Sequences, tokens, blocks of context.
+Row = tuple[int, int, tuple[int, ...]]  # Sequences, tokens, and their blocks of context in rising order.
 
 
 class BucketGrid:
-    """Distinct buckets in sorted order. Rows may share their blocks, so that a million buckets take little memory.
+    """Distinct buckets in sorted order. Rows can share their blocks, so a million buckets need little memory.
 
-    Iterating gives (sequences, tokens, blocks) one after the other; ``len``, ``in`` and ``==`` work as on their tuple.
+    Iteration yields (sequences, tokens, blocks). ``len``, ``in`` and ``==`` work as for a tuple of them.
     """
 
     def __init__(self, rows: Iterable[Row]) -> None:
-        """Take rows sorted by sequences and tokens, each pair of these once; rows without blocks are dropped."""
+        """Store rows sorted by sequences and tokens, each pair only once. Rows without blocks are dropped."""
         self.rows: tuple[Row, ...] = tuple(row for row in rows if row[2])
         self._count = sum(len(blocks) for _, _, blocks in self.rows)
         self._batches: list[_Batch] | None = None
@@ -27,7 +27,7 @@ class BucketGrid:
 
     @classmethod
     def of(cls, buckets: Iterable[Bucket]) -> BucketGrid:
-        """Return the grid of some buckets, in any order."""
+        """Return the grid of buckets in any order."""
         pairs = groupby(sorted(set(buckets)), key=lambda bucket: bucket[:2])
         return cls((batch, query, tuple(ctx for _, _, ctx in same)) for (batch, query), same in pairs)
 
@@ -47,11 +47,11 @@ class BucketGrid:
         return hash(self.rows)
 
     def most_blocks(self) -> int:
-        """Return the most blocks of any bucket; 0 where there is none."""
+        """Return the most blocks of any bucket; 0 if there is none."""
         return max((blocks[-1] for _, _, blocks in self.rows), default=0)
 
     def first(self, batch: int, query: int, ctx: int) -> Bucket | None:
-        """Return the first bucket in sorted order that has at least so much of every part; None where none has."""
+        """Return the first bucket in sorted order that is at least as large in every part, or None."""
         if self._batches is None:
             self._batches = self._index()
         column = bisect_left(self._queries, query)
@@ -69,7 +69,7 @@ class BucketGrid:
 
 
 class _Batch:
-    """The rows of one number of sequences."""
+    """The rows with one number of sequences."""
 
     def __init__(self, size: int, rows: list[Row]) -> None:
         self.size = size
@@ -80,21 +80,20 @@ class _Batch:
         self._most_from = [*accumulate(reversed(most), max)][::-1]
 
     def most_from(self, query: int) -> int:
-        """Return the most blocks that come with at least so many tokens; -1 where nothing does."""
+        """Return the most blocks of rows with at least ``query`` tokens; -1 if there are none."""
         at = bisect_left(self._queries, query)
         return self._most_from[at] if at < len(self._most_from) else -1
 
     def first(self, query: int, ctx: int) -> Bucket | None:
-        """Return its first bucket that holds so much; None where none does."""
+        """Return its first bucket that is large enough, or None."""
         at = self._peaks.first(bisect_left(self._queries, query), ctx)
         return None if at is None else (self.size, self._queries[at], _next(self._blocks[at], ctx))
 
 
 class _Peaks:
-    """Numbers in any order, and the first from a place on that is large enough.
+    """Numbers in any order, with a search for the first one from a place that is large enough.
 
-    ``_levels[k][i]`` is the largest of the 2^k numbers from place i on: what is too small is passed by in steps that
-    halve.
+    ``_levels[k][i]`` is the largest of the 2^k numbers from place i. The search skips small numbers in halving steps.
     """
 
     def __init__(self, numbers: list[int]) -> None:
@@ -106,7 +105,7 @@ class _Peaks:
             width *= 2
 
     def first(self, start: int, least: int) -> int | None:
-        """Return the first place from ``start`` on whose number is at least ``least``; None where there is none."""
+        """Return the first place from ``start`` whose number is at least ``least``, or None."""
         at = start
         for level in range(len(self._levels) - 1, -1, -1):
             largest = self._levels[level]
@@ -120,6 +119,6 @@ def _next(values: tuple[int, ...], least: int) -> int:
 
 
 def up_to(values: tuple[int, ...], most: int) -> tuple[int, ...]:
-    """Return the sorted values that are not above ``most``; the same object where all are."""
+    """Return the sorted values that are not above ``most``; the same object if all are."""
     end = bisect_right(values, most)
     return values if end == len(values) else values[:end]

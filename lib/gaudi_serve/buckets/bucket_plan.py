@@ -1,11 +1,11 @@
-"""Buckets from traffic: the file with the fewest graphs, or the least padding, for the requests that a server gets.
+"""Buckets from traffic: the file with the fewest graphs, or the least padding, for a server's requests.
 
-What is made least: with ``max_graphs`` the sum of three shares of padding, those of prompt work, decode sequences and
-decode blocks, as the mean of all speeds of the server; else the number of graphs, with each share at every speed
-within what is allowed. Prompt work is tokens times (1 + context / 256 blocks): tokens alone would let every prompt run
-with the largest context that there is.
-bucket_search.py has the method, traffic.py the steps that padding is summed over, plan_limits.py what can be asked of a
-server at all.
+With ``max_graphs``, the plan minimises the sum of three shares of padding (prompt work, decode sequences, decode
+blocks), as the mean of all speeds of the server. Otherwise it minimises the graphs, with each share at every speed
+within its limit. Prompt work is tokens times (1 + context / 256 blocks): with tokens alone, every prompt would run with
+the largest context.
+
+bucket_search.py has the method, traffic.py the steps over which padding is summed, plan_limits.py the possible inputs.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ from .script_ranges import script_ranges
 from .shape_field import Phase, Places
 from .traffic import ASSUMED, CONTEXT_WORTH, SPEEDS, Request, Shapes, Traffic, fitting, read_trace, traffic_of
 
-# Where padding is limited, nobody says how much of context. Prompt work may be padded so much more than the strategy's,
-# or than the tokens: twice the part of the prompt steps that have context, and no more than this. Where hardly any has,
-# nearly all prompts keep buckets without it.
+# If padding is limited, there is no limit for context. Prompt work may then have this much more padding than the
+# strategy's, or than the tokens': twice the part of the prompt steps with context, and at most this number. With hardly
+# any context, nearly all prompts keep buckets without it.
 CONTEXT_ROOM = 0.1
 
 
-# A plan like a strategy is to pad no more with the traffic that comes, too. So it pads no more in any part of the trace
-# either, and where all prompts are so many times as long, while its graphs are within the strategy's divided by FEW.
+# A plan like a strategy should pad no more with later traffic either. So it pads no more in any part of the trace, and
+# with prompts that are longer or shorter by these factors, while its graphs are within the strategy's divided by FEW.
 STRETCHED = ((0.8, 0.9, 1.1), (0.9, 1.1))
 FEW = {"exp": 4, "lin": 10, "pad": 10}
 T = TypeVar("T")
@@ -46,7 +46,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Bound:
-    """Steps, and what a plan may pad of them: the most padding, and the most of prompt work."""
+    """Steps, and the padding that a plan may have for them: the most padding, and the most of prompt work."""
 
     steps: Shapes
     most: Padding
@@ -58,9 +58,9 @@ Levels = Sequence[Sequence[Bound]]
 
 @dataclass(frozen=True)
 class Bounds:
-    """What a plan has to keep to.
+    """The limits of a plan.
 
-    prompt, decode: from what is best kept to what has to be kept. graphs: as many may be taken to keep more than that.
+    prompt, decode: from the preferred limits to the required ones. graphs: the most graphs for more than the required.
     """
 
     prompt: Levels
@@ -70,47 +70,47 @@ class Bounds:
 
 @dataclass(frozen=True)
 class BucketPlan:
-    """A planned bucket file, and a server that has read it."""
+    """A planned bucket file, and the buckets of a server that has read it."""
 
     file: str
     server: Strategy
 
     @property
     def buckets(self) -> PluginBuckets:
-        """Return the buckets that the server keeps of the file."""
+        """Return the buckets that the server uses from the file."""
         return self.server.buckets
 
     @property
     def graphs(self) -> int:
-        """Return how many there are."""
+        """Return the number of graphs."""
         return self.server.graphs
 
 
 def hpu_bucket_plan(trace: Any, limits: Any) -> dict[str, Any]:
-    """Return the buckets that serve a trace best on a server of the vendor's plugin.
+    """Return the best buckets for a trace on a server of the vendor's plugin.
 
     Args:
-        trace: list of ``{arrival_s, input_tokens, output_tokens}``: seconds since any begin, tokens.
-        limits: the server by the vendor's names: max_num_seqs, max_model_len, max_num_batched_tokens, num_hpu_blocks;
-            optional are block_size (128), max_num_prefill_seqs (1), use_contiguous_pa (false), prefix_caching (true
-            unless use_contiguous_pa is). And one of ``max_graphs``; ``max_padding``: prompt_tokens, decode_batch,
-            decode_blocks, shares from 0 to 1; ``like``: exp, pad or lin, whose padding none of the three may exceed.
-            decode_step_s (0.012): how fast the server is assumed to be, as seconds of a decode step of one sequence.
+        trace: A list of ``{arrival_s, input_tokens, output_tokens}``: seconds since any start, tokens.
+        limits: The server, by the vendor's names: max_num_seqs, max_model_len, max_num_batched_tokens, num_hpu_blocks.
+            Optional are block_size (128), max_num_prefill_seqs (1), use_contiguous_pa (false), prefix_caching (true
+            unless use_contiguous_pa is). One goal: ``max_graphs``; ``max_padding`` with prompt_tokens, decode_batch,
+            decode_blocks as shares from 0 to 1; or ``like``: exp, pad or lin, whose padding no share may exceed.
+            decode_step_s (0.012): the assumed speed of the server, as seconds of a decode step of one sequence.
 
     Returns:
-        ``prompt``: [batch, query, ctx] lists; ``decode``: [batch, 1, blocks] lists; ``file``: the text of the bucket
-        file that makes them; ``graphs``: how many; ``padding``: the three shares; ``compared``: graphs and padding of
-        exp, pad, lin, and aice_1_21 with the ranges of its launch script; a strategy that cannot be has None, and
-        ``refused``. All that at the assumed speed. ``speeds``: by times the assumed speed, ``{speed, padding, compared:
-        {strategy: padding}}``, where the strategy is that of ``like``, or exp. ``held_out``: for a plan made of the
-        first two thirds of the requests alone, ``graphs``, and ``speeds`` with the shares of the last third; None for
-        fewer than 60 requests, and where the goal cannot be reached with two thirds. ``ranges``: the best ranges for
-        the fork under the same goal: prompt_bs, prompt_seq, decode_bs, decode_block, each [min, step, max], ``env``,
-        graphs, padding; None where no ranges reach the goal. ``uncovered``: the rows of the trace that the server
-        would refuse: row, input_tokens, reason.
+        ``prompt``: [batch, query, ctx] lists. ``decode``: [batch, 1, blocks] lists. ``file``: the text of the bucket
+        file. ``graphs``: their number. ``padding``: the three shares. ``compared``: graphs and padding of exp, pad,
+        lin, and of aice_1_21 with the ranges of its launch script; an impossible strategy has None, and ``refused``.
+        These are for the assumed speed. ``speeds``: a list of ``{speed, padding, compared: {strategy: padding}}``, with
+        speed as a multiple of the assumed one, and the strategy of ``like`` or exp. ``held_out``: for a plan from the
+        first two thirds of the requests, ``graphs``, and ``speeds`` with the shares of the last third; None for fewer
+        than 60 requests, or if two thirds cannot reach the goal. ``ranges``: the best ranges for the fork with the same
+        goal: prompt_bs, prompt_seq, decode_bs, decode_block, each [min, step, max], ``env``, graphs, padding; None if
+        no ranges reach the goal. ``uncovered``: rows of the trace that the server would refuse: row, input_tokens,
+        reason.
 
     Raises:
-        InputError: for a trace or limits with a key or value that is none, and a goal that cannot be reached.
+        InputError: The trace or the limits have an invalid key or value, or the goal cannot be reached.
     """
     return _answered(read_trace(trace), *read_limits(limits))
 
@@ -143,7 +143,7 @@ def _answered(requests: list[Request], server: PlanLimits, goal: Goal, decode_st
 
 @dataclass(frozen=True)
 class Planned:
-    """A plan, what it was bound to, what it pads by speed, and both shares in the words of the filter."""
+    """A plan, its bounds, its padding at the assumed speed, at all speeds, and for held-out requests."""
 
     plan: BucketPlan
     bounds: Bounds | None
@@ -155,17 +155,17 @@ class Planned:
 def planned(
     server: PlanLimits, traffic: Traffic, goal: Goal, made_from: str, counted: PlanLimits | None = None
 ) -> Planned:
-    """Return the plan for some traffic, and what it pads at every speed.
+    """Return the plan for some traffic, with its padding at every speed.
 
     Args:
-        server: what the list has to cover.
-        traffic: the steps.
-        goal: of the plan.
-        made_from: what the file says of where it comes from.
-        counted: the server that the strategies are counted for; that of the list where it is None.
+        server: The server that the buckets must cover.
+        traffic: The steps.
+        goal: The goal of the plan.
+        made_from: The origin of the traffic, for a comment in the file.
+        counted: The server for which the strategies are counted; None: ``server``.
 
     Raises:
-        InputError: where the goal cannot be reached, and for a strategy that cannot be.
+        InputError: The goal cannot be reached, or a strategy is impossible.
     """
     name = goal.like or "exp"
     counted = counted or server
@@ -193,7 +193,7 @@ def planned(
 def speeds_told(
     compared: Sequence[Compared], name: str, others: Sequence[Compared | None] | None
 ) -> list[dict[str, Any]]:
-    """Return what a plan pads by speed, beside a strategy where that can be."""
+    """Return the padding of a plan by speed, next to that of a strategy if it is possible."""
     return [
         {
             "speed": round(speed, 3),
@@ -205,7 +205,7 @@ def speeds_told(
 
 
 def answer(ask: Callable[[], T]) -> T | InputError:
-    """Return an answer, or why there is none."""
+    """Return the result of a function, or its InputError."""
     try:
         return ask()
     except InputError as problem:
@@ -218,13 +218,13 @@ def _ranges_told(ranges: BucketRanges, found: Compared) -> dict[str, Any]:
 
 
 def bounds_of(goal: Goal, limits: PlanLimits, strategy: Strategy | InputError, traffic: Traffic) -> Bounds | None:
-    """Return what may be padded at every speed; None where graphs are limited instead.
+    """Return the allowed padding at every speed; None if the graphs are limited instead.
 
     Args:
-        goal: of the plan. What it says of padding is asked for of the whole trace alone.
-        limits: of the server that the strategy is counted for.
-        strategy: that of ``like``.
-        traffic: the steps.
+        goal: The goal of the plan. Its padding applies only to the whole trace.
+        limits: The server for which the strategy is counted.
+        strategy: The strategy of ``like``.
+        traffic: The steps.
     """
     if goal.max_padding is not None:
         most = goal.max_padding
@@ -239,7 +239,7 @@ def bounds_of(goal: Goal, limits: PlanLimits, strategy: Strategy | InputError, t
 
     every = [bound(steps) for steps in traffic.shapes]
     parts = [bound(part) for parts in traffic.parts for part in parts]
-    # How fast a server is decides on how prompts are cut, and on nothing else of them.
+    # The speed of a server only affects how prompts are split.
     some = (traffic.parts[0], traffic.parts[ASSUMED], traffic.parts[-1])
     longer = {
         times: [bound(_stretched(reduce(Shapes.with_, parts), times, limits)) for parts in some]
@@ -251,7 +251,7 @@ def bounds_of(goal: Goal, limits: PlanLimits, strategy: Strategy | InputError, t
 
 
 def _stretched(steps: Shapes, times: float, limits: PlanLimits) -> Shapes:
-    """Return the prompt steps of prompts that are so many times as long."""
+    """Return the prompt steps for prompts of ``times`` the length."""
     found: Counter[tuple[int, int]] = Counter()
     for (tokens, context), count in steps.prompt.items():
         longer = max(1, min(limits.most_tokens, round(tokens * times)))
@@ -266,10 +266,10 @@ def _room(prompt: Mapping[tuple[int, int], int]) -> float:
 
 
 def phases_of(server: PlanLimits, prompts: Sequence[Shapes], decodes: Sequence[Shapes]) -> tuple[Phase, Phase]:
-    """Return what is asked of the buckets of prompts and of decode steps."""
+    """Return the requirements for the buckets of prompts and of decode steps."""
     prompt = Phase(
         shapes=[steps.prompt for steps in prompts],
-        least_x=2,  # query 1 is decode
+        least_x=2,  # A query of 1 is a decode step.
         most_x=server.most_tokens,
         top=server.most_context,
         falling=True,
@@ -296,16 +296,16 @@ def plan_of(
     """Return the plan for some steps.
 
     Args:
-        server: its limits.
-        shapes: the steps, by speed.
-        goal: its max_graphs counts where ``bounds`` is None.
-        bounds: what may be padded.
-        made_from: what the file says of where it comes from.
+        server: Its limits.
+        shapes: The steps, by speed.
+        goal: Its max_graphs applies if ``bounds`` is None.
+        bounds: The allowed padding.
+        made_from: The origin of the traffic, for a comment in the file.
 
     Raises:
-        InputError: where the goal cannot be reached.
+        InputError: The goal cannot be reached.
     """
-    # Of several prompts a step a trace tells nothing: what can be asked for gets the fewest buckets.
+    # A trace has no information about several prompts per step. All possible ones get the fewest buckets.
     several = [(batch, query, server.most_context(1)) for batch, query in server.prompt_batches()]
     if bounds is None:
         graphs = (goal.max_graphs or 0) - len(several)
@@ -323,7 +323,7 @@ def plan_of(
 
 
 def _within_bounds(server: PlanLimits, bounds: Bounds, graphs: float) -> list[list[tuple[int, int]]]:
-    """Return the buckets that keep most of what is best kept, with so many graphs where any have so few."""
+    """Return the buckets that keep the most preferred limits within a number of graphs."""
 
     @cache
     def prompts(level: int) -> list[tuple[int, int]] | None:
@@ -346,7 +346,7 @@ def _within_bounds(server: PlanLimits, bounds: Bounds, graphs: float) -> list[li
             plans.append([one, two])
             if len(one) + len(two) <= graphs:
                 return plans[-1]
-    # Where not even what has to be kept is within so many graphs, all is kept that can be.
+    # If not even the required limits fit the graphs, the plan keeps the most preferred possible ones.
     return plans[0]
 
 
@@ -362,7 +362,7 @@ def _values(
 
 
 def _text(prompt: BucketGrid, decode: BucketGrid, server: PlanLimits, made_from: str) -> str:
-    """Return the bucket file: a line for each set of values that makes up a product."""
+    """Return the bucket file, with one line per set of values that forms a product."""
     lines = [
         f"# Planned by hpu_bucket_plan from {made_from}.",
         f"# For max_num_seqs {server.max_num_seqs}, max_num_prefill_seqs {server.max_num_prefill_seqs}, "
@@ -382,7 +382,7 @@ def _on(switch: bool) -> str:
 
 
 def _lines(grid: BucketGrid) -> Iterable[str]:
-    """Yield the buckets as tuples: one line for neighbouring rows that differ in their tokens, or sequences, alone."""
+    """Yield the buckets as tuples: one line for adjacent rows that differ only in their tokens or sequences."""
     for _, rows in groupby(grid.rows, key=lambda row: (row[0] if row[1] > 1 else 0, row[2])):
         same = list(rows)
         fields = ([*dict.fromkeys(row[0] for row in same)], [*dict.fromkeys(row[1] for row in same)], [*same[0][2]])

@@ -1,9 +1,9 @@
-"""The buckets of one phase: the fewest that pad no more than is allowed, or the best of so many.
+"""The search for buckets of one phase: the fewest within a padding, or the best of a number.
 
-The start is the best plan of rows that each hold all of theirs, or nearly all, which dynamic programming finds on a
-coarse grid for any price of a bucket (``ShapeField.best_rows``). What it cannot see, which rows best leave their rare
-high shapes to a later one, and places between those of the grid, a descent finds on the fine grid: it moves, leaves out
-and exchanges buckets, counted exactly by the lookup rule, as long as that helps.
+It starts with the best plan of rows that each cover all, or nearly all, of their steps. Dynamic programming finds this
+plan on a coarse grid for any price of a bucket (``ShapeField.best_rows``). It cannot find which rows should leave rare
+high shapes to a later row, and places between those of the grid. A descent on the fine grid finds these: it moves,
+removes and exchanges buckets, counted exactly by the lookup rule, as long as that helps.
 """
 
 from __future__ import annotations
@@ -14,32 +14,32 @@ from dataclasses import dataclass, field
 
 from .shape_field import NOT_HELD, Phase, Places, ShapeField, places_of
 
-Shares = Sequence[tuple[float, float]]  # by speed of the server, in both measures
+Shares = Sequence[tuple[float, float]]  # By speed of the server, in both measures.
 Weights = tuple[Sequence[float], Sequence[float]]
 Score = Callable[[Shares], float]
-# Places of x and of y on the coarse and on the fine grid; the next where one cannot keep the padding asked for.
+# Places of x and y on the coarse and the fine grid. The next pair is used if one cannot reach the padding.
 GRIDS = (((20, 48), (128, 160)), ((64, 64), (320, 160)), ((120, 80), (480, 256)))
-COARSE_ENOUGH = 50  # graphs in all, for which the first of them will do
-TRIED = 4  # buckets whose leaving out is tried, those first that cost least
-PARTS = (1, 0.98, 0.9)  # of its steps that a row holds at the start
+COARSE_ENOUGH = 50  # Up to this many graphs, the first grids are enough.
+TRIED = 4  # Number of buckets whose removal is tried, cheapest first.
+PARTS = (1, 0.98, 0.9)  # Parts of its steps that a row covers at the start.
 STRIDES = (1, 2, 4, 8, 16, 32)
 DEAREST = 1e15
-LOWEST, HIGHEST, HALVINGS = 1e-6, 100.0, 9  # of the price of a bucket: where it is looked for, and how often halved
-# Buckets that one descent may count, and a whole search: a third of a second's and two seconds' work.
+LOWEST, HIGHEST, HALVINGS = 1e-6, 100.0, 9  # The price of a bucket: its bounds, and the number of halvings.
+# Buckets that one descent, and a complete search, may count. They take a third of a second and two seconds.
 DESCENT, SEARCH = 100_000, 600_000
-SLACK = 1e-9  # of a share, for sums of floating-point numbers
+SLACK = 1e-9  # Of a share, for sums of floating-point numbers.
 
 
 @dataclass
 class Effort:
-    """How many buckets may still be counted: a search ends in bounded time, and alike on every machine."""
+    """The number of buckets that may still be counted. So a search ends after a bounded time, equal on all machines."""
 
     left: int = SEARCH
 
 
 @dataclass(frozen=True)
 class Search:
-    """A phase on its two grids; the places of the coarse one are places of the fine one."""
+    """A phase on its two grids. The places of the coarse grid are also places of the fine one."""
 
     coarse: ShapeField
     fine: ShapeField
@@ -47,7 +47,7 @@ class Search:
 
     @classmethod
     def of(cls, phase: Phase, level: int = 0) -> Search:
-        """Return the search over one of GRIDS."""
+        """Return the search on one pair of GRIDS."""
         by_x: defaultdict[int, float] = defaultdict(float)
         by_y: defaultdict[int, float] = defaultdict(float)
         for shapes in phase.shapes:
@@ -66,12 +66,12 @@ class Search:
         return cls(coarse, fine)
 
     def start(self, weights: Weights, price: float, part: float) -> Places:
-        """Return the best plan of rows that each hold a part of theirs, on the fine grid."""
+        """Return the best plan of rows that each cover a part of their steps, on the fine grid."""
         places = self.coarse.best_rows(weights, price, part)
         return tuple((self.fine.x_at[self.coarse.xs[i]], self.fine.y_at[self.coarse.ys[j]]) for i, j in places)
 
     def shares(self, places: Places) -> Shares:
-        """Return, by speed, the padding in both measures as parts of the real work; infinite for a shape left out."""
+        """Return, by speed, the padding in both measures as parts of the real work; infinite for an uncovered shape."""
         padded = self.fine.padded(places)
         if padded is None:
             return [(NOT_HELD, NOT_HELD)] * len(self.fine.real)
@@ -81,7 +81,7 @@ class Search:
         ]
 
     def loss(self, shares: Shares) -> float:
-        """Return what padding is worth where it is to be least: the mean of all speeds."""
+        """Return the value of the padding to minimise: the mean of all speeds."""
         one, two = self.fine.phase.worth
         return sum((one * first if one else 0.0) + (two * second if two else 0.0) for first, second in shares) / len(
             shares
@@ -92,7 +92,7 @@ class Search:
         return [(self.fine.xs[i], self.fine.ys[j]) for i, j in places]
 
     def price_of(self, weights: Weights, fits: Callable[[Places], bool], part: float) -> Places | None:
-        """Return the plan of the highest price of a bucket that still fits: the fewest buckets."""
+        """Return the plan with the fewest buckets: that of the highest price that still fits, or None."""
         low, high, found = LOWEST, HIGHEST, None
         for halving in range(HALVINGS + 1):
             price = low if halving == 0 else (low * high) ** 0.5
@@ -106,7 +106,7 @@ class Search:
         return found
 
     def descend(self, places: Places, score: Score) -> Places:
-        """Return the best that moves of buckets lead to, one after the other."""
+        """Return the best plan that single moves of buckets reach."""
         best, left = score(self.shares(places)), min(DESCENT, self.effort.left)
         better = True
         while better and left > 0:
@@ -125,7 +125,7 @@ class Search:
         return places
 
     def _neighbours(self, places: Places) -> Iterator[Places]:
-        """Yield the plans with one bucket or row moved; one that falls on another makes them fewer."""
+        """Yield the plans with one bucket or row moved. If a bucket falls on another, they have fewer."""
         rows = sorted({i for i, _ in places})
         moves = [stride * sign for stride in STRIDES for sign in (1, -1)]
         for index, (i, j) in enumerate(places):
@@ -142,7 +142,7 @@ class Search:
                     yield tuple(sorted(moved))
 
     def without_one(self, places: Places, score: Score) -> list[tuple[float, Places]]:
-        """Return the plans with a bucket less, the best first; none that leaves a shape without a bucket."""
+        """Return the plans with one bucket less, best first, without those that leave a shape uncovered."""
         found = []
         for index in range(len(places) if self.effort.left > 0 else 0):
             one = places[:index] + places[index + 1 :]
@@ -153,7 +153,7 @@ class Search:
         return sorted(found)
 
     def with_one(self, places: Places, score: Score) -> tuple[float, Places]:
-        """Return the best plan with a bucket more, in a row that is there or a place of the coarse grid."""
+        """Return the best plan with one bucket more, in an existing row or at a place of the coarse grid."""
         best: tuple[float, Places] = (NOT_HELD, places)
         rows = {i for i, _ in places} | {self.fine.x_at[x] for x in self.coarse.xs}
         for i in sorted(rows):
@@ -168,7 +168,7 @@ class Search:
         return best
 
     def exchange(self, places: Places, score: Score) -> Places:
-        """Return the plan after a descent, and after buckets are put elsewhere as long as that helps."""
+        """Return the plan after a descent, with buckets exchanged as long as that helps."""
         places = self.descend(places, score)
         best, better = score(self.shares(places)), True
         while better and self.effort.left > 0:
@@ -183,9 +183,9 @@ class Search:
 
 
 def within(most: Shares) -> Score:
-    """Return a score of padding that has to be within two shares at every speed.
+    """Return a score for padding that must be within two shares at every speed.
 
-    The worst of all decides; the others count a little, so that a step that helps them alone is a step.
+    The worst one decides. The others count a little, so that steps which only improve them count too.
     """
     limits = [(one, 1 / max(one, 0.01)) for pair in most for one in pair]
     light = 0.02 / len(limits)
@@ -199,16 +199,16 @@ def within(most: Shares) -> Score:
 
 
 def fits(shares: Shares, most: Shares) -> bool:
-    """Tell whether padding is within two shares at every speed."""
+    """Return whether padding is within two shares at every speed."""
     return all(
         one <= first + SLACK and two <= second + SLACK for (one, two), (first, second) in zip(shares, most, strict=True)
     )
 
 
 def fewest(phase: Phase, most: Shares) -> tuple[Search, Places] | None:
-    """Return the fewest buckets that pad no more than two shares of the real work, by speed; None for none found.
+    """Return the fewest buckets with padding within two shares of the real work, by speed; None if none are found.
 
-    Where they are many, or none, a finer grid is tried too.
+    If there are many, or none, a finer grid is tried too.
     """
     kept: tuple[Search, Places] | None = None
     for level in range(len(GRIDS)):
@@ -223,7 +223,7 @@ def fewest(phase: Phase, most: Shares) -> tuple[Search, Places] | None:
 
 
 def _fewest_rows(search: Search, most: Shares, mixes: tuple[float, ...]) -> Places | None:
-    """Return the fewest buckets that complete rows need, whichever the weight of the measures against each other."""
+    """Return the fewest buckets with complete rows, for several weights of the two measures."""
     found: Places | None = None
     for mix in mixes:
         pairs = list(zip(most, search.fine.real, strict=True))
@@ -239,7 +239,7 @@ def _fewest_rows(search: Search, most: Shares, mixes: tuple[float, ...]) -> Plac
 
 
 def _fewer(search: Search, places: Places, most: Shares) -> Places:
-    """Return the plan with buckets left out, first those that nothing has to make up for."""
+    """Return the plan with buckets removed, first those that need no replacement."""
     score = within(most)
     while search.effort.left > 0:
         less = search.without_one(places, score)
@@ -258,10 +258,10 @@ def _fewer(search: Search, places: Places, most: Shares) -> Places:
 
 
 def best(phases: tuple[Phase, Phase], most: int) -> tuple[tuple[Search, Places], tuple[Search, Places]]:
-    """Return the buckets of prompts and of decode steps, so many in all, whose padding is least: the sum of what it is
-    worth in each measure.
+    """Return the buckets of prompts and of decode steps with the least padding, for a total number of graphs.
 
-    One price of a bucket for both shares the graphs out; what that leaves over goes where it helps most.
+    The padding is the weighted sum in each measure. One price of a bucket for both phases divides the graphs. The
+    remaining graphs go where they help most.
     """
     level = 0 if most <= COARSE_ENOUGH else 1
     both = Both(Search.of(phases[0], level), Search.of(phases[1], level))
@@ -287,18 +287,18 @@ class Both:
 
     @property
     def searches(self) -> tuple[Search, Search]:
-        """Return the two."""
+        """Return both searches."""
         return self.prompt, self.decode
 
     def loss(self, plans: tuple[Places, Places]) -> float:
-        """Return what is made least."""
+        """Return the padding to minimise."""
         return sum(search.loss(search.shares(places)) for search, places in zip(self.searches, plans, strict=True))
 
     def at_one_price(self, most: int) -> tuple[Places, Places]:
-        """Return the plans of the lowest price of a bucket with which both take no more graphs than there are."""
+        """Return the plans of the lowest price of a bucket with which both have at most ``most`` graphs."""
         low, high = LOWEST, HIGHEST
         found = self._priced(high)
-        # Of a few short requests padding may be many thousand times the work: a bucket has to cost more than that.
+        # For a few short requests, padding can be thousands of times the work. A bucket must then cost more.
         while sum(map(len, found)) > most and high < DEAREST:
             low, high = high, 100 * high
             found = self._priced(high)
@@ -325,7 +325,7 @@ class Both:
         return min(plans, key=lambda places: search.loss(search.shares(places)) + price * len(places))
 
     def with_one(self, plans: tuple[Places, Places]) -> tuple[Places, Places] | None:
-        """Return the plans with a bucket more where it helps most; None where none helps."""
+        """Return the plans with one bucket more where it helps most; None if none helps."""
         pairs = list(zip(self.searches, plans, strict=True))
         more = [search.with_one(places, search.loss) for search, places in pairs]
         gains = [search.loss(search.shares(places)) - more[at][0] for at, (search, places) in enumerate(pairs)]
@@ -334,7 +334,7 @@ class Both:
         return (more[0][1], plans[1]) if gains[0] >= gains[1] else (plans[0], more[1][1])
 
     def moved_over(self, plans: tuple[Places, Places]) -> tuple[Places, Places] | None:
-        """Return the plans with a graph of one phase given to the other, where that helps; else None."""
+        """Return the plans with one graph moved from one phase to the other if that helps, else None."""
         now = self.loss(plans)
         for donor, receiver in ((0, 1), (1, 0)):
             gives, takes = self.searches[donor], self.searches[receiver]

@@ -1,4 +1,4 @@
-"""What each strategy pads on the same steps, and how many graphs it has."""
+"""The padding and the number of graphs of each strategy on the same steps."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from .plugin_input import PluginInput
 from .plugin_server import PluginServer
 from .traffic import CONTEXT_WORTH, Shapes
 
-Step = tuple[int, tuple[int, int], tuple[int, int]]  # how often, the shape, and what it is padded to
+Step = tuple[int, tuple[int, int], tuple[int, int]]  # Count, shape, padded shape.
 
 
 @dataclass(frozen=True)
 class Compared:
-    """A strategy.
+    """The result of a strategy.
 
-    graphs: warmed up. padding: what it pads. prompt_work: the share of prompt work that it pads, tokens with their
-    context. compiled: shapes that had no bucket, and were compiled while serving.
+    graphs: warmed up. padding: its padding. prompt_work: its padding of prompt work, which is tokens weighted by their
+    context. compiled: shapes without a bucket, which were compiled while serving.
     """
 
     graphs: int
@@ -31,7 +31,7 @@ class Compared:
     compiled: int
 
     def as_dict(self) -> dict[str, Any]:
-        """Return it as filters do."""
+        """Return the result as the dict that filters return."""
         return {"graphs": self.graphs, "padding": self.padding.as_dict(), "compiled_while_serving": self.compiled}
 
 
@@ -41,7 +41,7 @@ def prompt_work(tokens: int, context: int) -> float:
 
 
 def of_plugin(server: PluginServer, shapes: Shapes) -> Compared:
-    """Return what a server of the plugin pads; what it has no bucket for it makes up, and remembers."""
+    """Return the padding of a server of the plugin. If it has no bucket, it makes one and remembers it."""
     prompts = [(count, one, server.prompt(1, *one)) for one, count in sorted(shapes.prompt.items())]
     decodes = [(count, one, server.decode(*one)) for one, count in sorted(shapes.decode.items())]
     return _compared(
@@ -53,7 +53,7 @@ def of_plugin(server: PluginServer, shapes: Shapes) -> Compared:
 
 
 def of_ranges(ranges: BucketRanges, limits: PlanLimits, shapes: Shapes) -> Compared:
-    """Return what a server of the fork pads: it knows no context, so a prompt step's tokens are all."""
+    """Return the padding of a server of the fork. It has no context, so a prompt step only has tokens."""
     most = limits.num_hpu_blocks
     rows = bucket_rows(ranges, limits.max_num_batched_tokens, most)
     prompts = [
@@ -74,9 +74,9 @@ def of_ranges(ranges: BucketRanges, limits: PlanLimits, shapes: Shapes) -> Compa
 
 @dataclass(frozen=True)
 class Strategy:
-    """A server with its buckets, which is asked for the steps of many speeds.
+    """A server with its buckets, for the steps of several speeds.
 
-    seen: what was looked up; most steps of one speed are steps of the next, too.
+    seen: results of earlier searches. Most steps of one speed are also steps of the next.
     """
 
     given: PluginInput
@@ -88,18 +88,18 @@ class Strategy:
         """Return a strategy by its name.
 
         Raises:
-            InputError: where the server stops with it, or has more buckets than anybody can wait for.
+            InputError: The server stops with it, or has far too many buckets.
         """
         given = limits.server(name)
         return cls(given, plugin_buckets(given))
 
     @property
     def graphs(self) -> int:
-        """Return how many graphs are warmed up."""
+        """Return the number of graphs that are warmed up."""
         return len(self.buckets.prompt) + len(self.buckets.decode)
 
     def compared(self, shapes: Shapes) -> Compared:
-        """Return what it pads of some steps."""
+        """Return its padding for some steps."""
         prompts = [self._warmed(self.buckets.prompt, (1, *shape)) for shape in shapes.prompt]
         decodes = [self._warmed(self.buckets.decode, (shape[0], 1, shape[1])) for shape in shapes.decode]
         if None in prompts or None in decodes:
@@ -113,23 +113,23 @@ class Strategy:
         )
 
     def _warmed(self, grid: BucketGrid, shape: Bucket) -> Bucket | None:
-        """Return the bucket that was warmed up for a shape; None where there is none."""
+        """Return the warmed-up bucket for a shape, or None."""
         if shape not in self.seen:
             self.seen[shape] = grid.first(*shape)
         return self.seen[shape]
 
 
 def of_strategy(name: str, limits: PlanLimits, shapes: Shapes) -> Compared:
-    """Return what a strategy of the plugin with its defaults pads.
+    """Return the padding of a strategy of the plugin with its defaults.
 
     Raises:
-        InputError: as Strategy.of does.
+        InputError: See Strategy.of.
     """
     return Strategy.of(name, limits).compared(shapes)
 
 
 def told(found: Compared | InputError) -> dict[str, Any]:
-    """Return a strategy as filters do; one that cannot be has no figures, and says why."""
+    """Return a strategy's result as filters do. An impossible strategy has no numbers, but the reason."""
     if isinstance(found, InputError):
         return {"graphs": None, "padding": None, "refused": str(found)}
     return found.as_dict()

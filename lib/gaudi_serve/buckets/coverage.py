@@ -1,4 +1,4 @@
-"""Which steps a server of the plugin can be asked for that its buckets do not hold, and would compile while serving."""
+"""Possible steps of a server of the plugin that its buckets do not cover, and which compile while serving."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ from .plugin import PluginBuckets
 
 
 def uncovered(buckets: PluginBuckets, server: PlanLimits, *, context: bool = True) -> Bucket | None:
-    """Return a step that no bucket holds, the worst of its kind; None where all are held.
+    """Return the worst step of its kind that no bucket covers; None if all are covered.
 
-    Only the worst steps are looked up. Between two tokens or sequences for which there are buckets, the same buckets
-    come into question: of prompts then the shortest has the most context, of decode steps the widest the most blocks.
+    It checks only the worst steps. Between two sizes with buckets, the same buckets are candidates. Of prompts in such
+    a range, the shortest has the most context; of decode steps, the widest has the most blocks.
 
     Args:
-        buckets: what the server has warmed up.
-        server: its limits.
-        context: prompts may have some: they are cut into chunks, or begin in the prefix cache.
+        buckets: The buckets that the server has warmed up.
+        server: Its limits.
+        context: Prompts may have context: they are cut into chunks, or begin in the prefix cache.
 
     Returns:
-        (sequences, tokens, blocks); of a decode step tokens are 1.
+        (sequences, tokens, blocks). A decode step has one token.
     """
     for wanted in (*_prompts(buckets, server, context), *_decodes(buckets, server)):
         grid = buckets.decode if wanted[1] == 1 else buckets.prompt
@@ -37,7 +37,8 @@ def _prompts(buckets: PluginBuckets, server: PlanLimits, context: bool) -> Itera
     for batch in (1, *sorted({batch + 1 for batch, _, _ in rows if batch < most})):
         for query in starts:
             if query <= min(tokens // batch, server.max_model_len):
-                # To a bucket file, a query of 1 is a decode step: prompts of one token take a bucket of two or more.
+                # A bucket file reads a query of 1 as a decode step, so prompts of one token need a bucket of two or
+                # more.
                 yield batch, max(2, query), server.most_context(query) if context else 0
 
 

@@ -1,6 +1,6 @@
-"""The plugin's exponential bucketing, its default: about log2 of the maximum values a dimension, ever further apart.
+"""The plugin's exponential bucketing, its default: about log2 of the maximum values per dimension, in growing steps.
 
-No variable sets these ranges; they follow from the server's own limits.
+No variable sets these ranges. They depend on the server's own limits.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from .plugin_input import PluginInput
 from .plugin_rules import NEWEST, PluginRules
 from .plugin_values import PluginValues
 
-LONG = 8192  # tokens; from this context on the plugin counts blocks of context another way
+LONG = 8192  # Tokens. From this context on, the plugin counts blocks of context differently.
 
 
 def exponential_values(
@@ -22,18 +22,18 @@ def exponential_values(
     """Return up to ``count`` values that grow by a constant factor, each a multiple of step.
 
     Args:
-        low: the first value; 0 and 1 stand beside a row that begins with step.
-        step: what values are made up to a multiple of.
-        high: the last value.
-        count: how many are computed, before those that come twice are dropped.
-        to_the_end: the last one is ``high`` itself, a multiple or not.
-        rules: those of the plugin's version.
+        low: The first value. 0 and 1 are added to a row that begins with step.
+        step: Values are rounded up to a multiple of this.
+        high: The last value.
+        count: Number of computed values, before duplicates are dropped.
+        to_the_end: The last value is ``high`` itself, even if it is not a multiple.
+        rules: The rules of the plugin's version.
     """
     if count <= 1:
         return [high]
     beside = low == 0 or (low == 1 and rules.one_beside)
     first = step if beside else low
-    # The vendor's own order of operations: another one rounds to other multiples.
+    # This is the vendor's order of operations. Another one would round to other multiples.
     powers = [first * (high / first) ** ((1 / (count - 1)) * index) for index in range(count)]
     found = {math.ceil(power / step) * step for power in powers[: -1 if to_the_end else None]}
     found |= ({high} if to_the_end else set()) | ({low} if beside else set())
@@ -45,7 +45,7 @@ def exponential(given: PluginInput) -> PluginValues:
     """Return the values of all dimensions.
 
     Raises:
-        InputError: for max_num_prefill_seqs 0 and max_num_batched_tokens 1, which stop the server.
+        InputError: max_num_prefill_seqs is 0 or max_num_batched_tokens is 1, which stops the server.
     """
     if given.max_num_prefill_seqs == 0:
         stops = "is not above 0: the server stops at start; set VLLM_PROMPT_BS_BUCKET_MAX to 1 or more, or leave it out"
@@ -59,7 +59,7 @@ def exponential(given: PluginInput) -> PluginValues:
     context = max(1, (length - (tokens if rules.edge_context and length >= LONG else least)) // block)
     contexts = 2 if context == 1 else _doublings(context) + 1
     exact = given.settings.use_contiguous_pa
-    # Merged prefill takes four steps for one, and the blocks of all prompts together.
+    # Merged prefill takes steps of four, and the blocks of all prompts together.
     factor, times = (4, batches) if given.settings.merged_prefill else (1, 1)
     values = partial(exponential_values, to_the_end=exact, rules=rules)
     prompts = [1] if given.settings.merged_prefill else values(1, 2, batches, _doublings(batches) + 1)
@@ -74,16 +74,16 @@ def exponential(given: PluginInput) -> PluginValues:
 
 
 def decode_blocks(given: PluginInput) -> tuple[int, int]:
-    """Return the most blocks of a decode step, and how many values lead to them.
+    """Return the most blocks of a decode step, and the number of values up to them.
 
-    Without contiguous PA, blocks that sequences share count for each of them: there may be more than the device has.
+    Without contiguous PA, shared blocks count for each sequence, so there may be more than the device has.
     """
     rule, held, sequences = given.rules.decode_blocks, given.num_hpu_blocks, given.max_num_seqs
     worst, bound = -(-given.max_model_len // given.block_size) * sequences, 3 * held
     if given.settings.use_contiguous_pa:
         most = min(held, worst) if rule in ("worst", "denser", "clamped") else held
         return most, _doublings(most) + 1
-    # Versions that count by whole blocks forget the last, partly filled one.
+    # Versions that count complete blocks leave out the last, partly filled one.
     filled = given.max_model_len // given.block_size * sequences
     most = {
         "device": min(filled, held),

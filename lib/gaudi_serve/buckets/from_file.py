@@ -1,6 +1,6 @@
-"""The plugin's buckets from a file: one tuple a line, such as ``(1, [256, 512], range(0, 8, 4))``.
+"""The plugin's buckets from a file: one tuple per line, such as ``(1, [256, 512], range(0, 8, 4))``.
 
-The server reads a line as Python's literals do, after it has written ranges out as lists.
+The server replaces ranges with lists, then reads a line as a Python literal.
 """
 
 from __future__ import annotations
@@ -16,22 +16,22 @@ from ..core.errors import InputError, refusal, shown
 from .bucket_grid import Bucket
 from .plugin_input import LARGEST, MOST_BUCKETS
 
-MOST_OF_A_FIELD = 10_000  # values; the server stops at a range that has more
-LONGEST_LINE = 400_000  # characters: more than three fields of as many values as one may have
+MOST_OF_A_FIELD = 10_000  # Values. The server stops at a longer range.
+LONGEST_LINE = 400_000  # Characters: more than three fields with the most values need.
 RANGE = re.compile(r"range\(\s*(-?\d{1,18})\s*,\s*(-?\d{1,18})\s*(?:,\s*(-?\d{1,18})\s*)?\)")
 FORM = "a line is a tuple such as (1, [256, 512], range(0, 8, 4)): a number, list or range three times"
 Fields = tuple[list[int], list[int], list[int]]
 
 
 def file_buckets(text: str) -> tuple[list[Bucket], list[Bucket]]:
-    """Return the prompt and the decode buckets of a bucket file, as they are written; query 1 is decode.
+    """Return the prompt and the decode buckets of a bucket file as they are written. A query of 1 is a decode step.
 
     Args:
-        text: what the file holds. Blank lines and those that begin with # say nothing.
+        text: The text of the file. Blank lines and those that begin with # are ignored.
 
     Raises:
-        InputError: for the first line that stops the server, by number and text, for a field of more than 10,000
-            values, and for a file that leaves prompts or decode steps without a line.
+        InputError: A line stops the server (its number and text are in the message), a field has more than 10,000
+            values, or the file has no line for prompts or none for decode steps.
     """
     prompt: list[Bucket] = []
     decode: list[Bucket] = []
@@ -63,10 +63,10 @@ def _fields(number: int, line: str) -> Fields:
     written = RANGE.sub(lambda found: _written_out(number, line, found), line)
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore", SyntaxWarning)  # of an escape that Python does not know
+            warnings.simplefilter("ignore", SyntaxWarning)  # It warns about an escape that Python does not know.
             found = ast.literal_eval(written)
     except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError):
-        raise _wrong(number, line, f"is none that the server reads; {FORM}") from None
+        raise _wrong(number, line, f"cannot be read by the server; {FORM}") from None
     if not isinstance(found, tuple) or len(found) != 3:
         raise _wrong(number, line, f"is not a tuple of three; {FORM}")
     one, two, three = (_numbers(number, line, part) for part in found)
@@ -74,7 +74,7 @@ def _fields(number: int, line: str) -> Fields:
 
 
 def _written_out(number: int, line: str, found: re.Match[str]) -> str:
-    """Return a range as a list."""
+    """Return a range as the text of a list."""
     start, stop, step = (int(part) if part else 1 for part in found.groups())
     if step == 0:
         raise _wrong(number, line, f"has {found.group(0)}, whose step is 0; write 1 or more")
@@ -92,13 +92,13 @@ def _numbers(number: int, line: str, part: Any) -> list[int]:
     found = []
     for value in values:
         try:
-            found.append(int(value))  # as the server does, which takes 256.0 and '256' for numbers too
+            found.append(int(value))  # The server does the same, which also accepts 256.0 and '256'.
         except (TypeError, ValueError, OverflowError):
-            raise _wrong(number, line, f"has {shown(value)} for a number; {FORM}") from None
+            raise _wrong(number, line, f"has {shown(value)} instead of a number; {FORM}") from None
         if not 0 <= found[-1] <= LARGEST:
             raise _wrong(number, line, f"has {shown(value)}, which is not from 0 to {LARGEST}")
     return found
 
 
 def _wrong(number: int, line: str, what: str) -> InputError:
-    return refusal("", f"file, line {number}", line, f"{what}; as it is the server stops at start")
+    return refusal("", f"file, line {number}", line, f"{what}; with this line the server stops at start")

@@ -1,4 +1,4 @@
-"""Bucket lists of the vendor's linear bucketing (vLLM extension, branch aice/v1.21.0).
+"""The buckets of the vendor's linear bucketing (vLLM extension, branch aice/v1.21.0).
 
 Every bucket is one graph that a server compiles while it warms up.
 """
@@ -15,21 +15,21 @@ from .base import BucketCounts, Rounding
 
 Bucket = list[int]
 Range = tuple[int, int, int]  # min, step, max
-Row = tuple[int, list[int]]  # sequences, and the lengths they are warmed up with
+Row = tuple[int, list[int]]  # Sequences, and the lengths with which they are warmed up.
 DIMENSIONS = ("PROMPT_BS", "PROMPT_SEQ", "DECODE_BS", "DECODE_BLOCK")
-# The keys of a model that a launch makes each maximum of, for who looks what to lower.
+# The model keys from which a launch computes each maximum, for messages about what to lower.
 SOURCES = {
     "PROMPT_BS": "max_num_seqs and max_num_batched_tokens",
     "PROMPT_SEQ": "input_range or reduce_warmup",
     "DECODE_BS": "max_num_seqs or reduce_warmup",
     "DECODE_BLOCK": "input_range, output_range and max_num_seqs, or reduce_warmup",
 }
-LARGEST = 10**12  # of any number here
-# Large servers warm up some thousand buckets, in about an hour. Above these numbers a range is a mistake,
-# and would take the memory and the minutes of the machine that plans.
+LARGEST = 10**12  # The largest number allowed here.
+# Large servers warm up some thousand buckets, in about an hour. A range above these numbers is a mistake, and would
+# need too much memory and time on the machine that plans.
 MOST_VALUES, MOST_BUCKETS = 100_000, 1_000_000
-# Profile deepseek_r1 leaves out buckets by a padding ratio; measured: at 0.25 a quarter of the hour remains. For other
-# ratios that is taken as a power, since nothing of it is published.
+# Profile deepseek_r1 leaves out buckets by a padding ratio. At 0.25, a quarter of the hour remains (measured). For
+# other ratios this is used as a power, because nothing about it is published.
 PADDING_RATIO_SHARE, MEASURED_RATIO = 0.25, 0.25
 
 
@@ -37,7 +37,7 @@ PADDING_RATIO_SHARE, MEASURED_RATIO = 0.25, 0.25
 class BucketRanges:
     """The four ranges of linear buckets, each (min, step, max).
 
-    prompt_bs, decode_bs: sequences of one step. prompt_seq: tokens of a prompt. decode_block: KV-cache blocks, of 128
+    prompt_bs, decode_bs: sequences of one step. prompt_seq: tokens of a prompt. decode_block: KV cache blocks of 128
     tokens. padding_limit: the part of a shape that may be padding; buckets beyond it are left out.
     """
 
@@ -52,7 +52,7 @@ class BucketRanges:
         """Return the ranges of a user's environment.
 
         Raises:
-            InputError: as bucket_range does.
+            InputError: See bucket_range.
         """
         prompt_bs, prompt_seq, decode_bs, decode_block = (bucket_range(env, dimension) for dimension in DIMENSIONS)
         return cls(prompt_bs, prompt_seq, decode_bs, decode_block)
@@ -63,7 +63,7 @@ class BucketRanges:
         return found
 
     def env(self) -> dict[str, str]:
-        """Return the variables that set this for a server."""
+        """Return the variables that set these ranges for a server."""
         limit = () if self.padding_limit is None else (self.padding_limit,)
         return {
             f"VLLM_{dimension}_BUCKET_{part}": str(value)
@@ -72,10 +72,10 @@ class BucketRanges:
         }
 
     def changed_by(self, env: Mapping[str, str]) -> BucketRanges:
-        """Return the ranges with what a user's own environment says of them.
+        """Return the ranges with the changes of a user's environment.
 
         Raises:
-            InputError: as bucket_range does.
+            InputError: See bucket_range.
         """
         told = self.env()
         own = {name: value for name, value in env.items() if name in told}
@@ -84,14 +84,14 @@ class BucketRanges:
 
     @property
     def rounding(self) -> Rounding:
-        """Return whole steps of decode_block, in which the fork holds its KV cache."""
+        """Return the rounding to complete steps of decode_block, in which the fork allocates its KV cache."""
         return Rounding(self.decode_block[1])
 
     def counts(self, max_num_batched_tokens: int, num_hpu_blocks: int | None) -> BucketCounts:
-        """Return how many graphs a start warms up.
+        """Return the number of graphs that a start warms up.
 
         Raises:
-            InputError: as bucket_rows does.
+            InputError: See bucket_rows.
         """
         most = self.decode_block[2]
         return bucket_counts(self, max_num_batched_tokens, min(most, num_hpu_blocks or most))
@@ -99,10 +99,10 @@ class BucketRanges:
 
 @cache
 def bucket_counts(ranges: BucketRanges, max_num_batched_tokens: int, num_hpu_blocks: int) -> BucketCounts:
-    """Return how many graphs a launch warms up; hosts of a fleet ask for the same few.
+    """Return the number of graphs that a launch warms up. It is cached, because hosts of a fleet have the same ranges.
 
     Raises:
-        InputError: as bucket_rows does.
+        InputError: See bucket_rows.
     """
     prompts, decodes, omitted = bucket_rows(ranges, max_num_batched_tokens, num_hpu_blocks)
     prompt, decode = (sum(len(lengths) for _, lengths in rows) for rows in (prompts, decodes))
@@ -116,8 +116,8 @@ def bucket_range(env: Mapping[str, str], dimension: str) -> tuple[int, int, int]
     """Return (min, step, max) of a dimension such as ``PROMPT_SEQ``.
 
     Raises:
-        InputError: when a variable is missing, no integer, or the minimum is above the maximum;
-            its ``finding`` names the variable.
+        InputError: A variable is missing or not an integer, or the minimum is above the maximum. Its ``finding`` names
+            the variable.
     """
     variables = _variables(env)
     names = [f"VLLM_{dimension}_BUCKET_{part}" for part in ("MIN", "STEP", "MAX")]
@@ -143,7 +143,7 @@ def bucket_values(low: int, step: int, high: int) -> list[int]:
 
 
 def _largest(low: int, step: int, high: int) -> int:
-    """Return the last value that bucket_values gives, without making them; 0 where it gives none."""
+    """Return the last value of bucket_values without computing the others; 0 if there is none."""
     multiple = high // step * step
     if multiple >= max(low, step):
         return multiple
@@ -151,7 +151,7 @@ def _largest(low: int, step: int, high: int) -> int:
 
 
 def count_values(low: int, step: int, high: int) -> int:
-    """Return how many values bucket_values gives, without making them."""
+    """Return the number of values of bucket_values without computing them."""
     doubling = 0
     while low << doubling < step and low << doubling <= high:
         doubling += 1
@@ -164,16 +164,16 @@ def hpu_buckets(
     """Return the buckets that a server warms up.
 
     Args:
-        env: the twelve ``VLLM_*_BUCKET_{MIN,STEP,MAX}`` variables.
-        max_num_batched_tokens: tokens of one prompt step; larger prompt buckets are omitted.
-        num_hpu_blocks: KV-cache blocks (128 tokens each) on the device; caps the decode rows.
+        env: The twelve ``VLLM_*_BUCKET_{MIN,STEP,MAX}`` variables.
+        max_num_batched_tokens: Tokens of one prompt step. Larger prompt buckets are omitted.
+        num_hpu_blocks: KV cache blocks (128 tokens each) on the device. They limit the decode rows.
 
     Returns:
         ``prompt``: [batch, tokens] pairs, ``decode``: [batch, blocks] pairs, both sorted by
-        (batch * length, length, batch); ``omitted``: prompt pairs left out.
+        (batch * length, length, batch); ``omitted``: number of omitted prompt pairs.
 
     Raises:
-        InputError: as bucket_rows does.
+        InputError: See bucket_rows.
     """
     prompt, decode, omitted = bucket_rows(BucketRanges.read(env), max_num_batched_tokens, num_hpu_blocks)
     most = int(num_hpu_blocks)
@@ -187,30 +187,30 @@ def hpu_buckets(
 def bucket_rows(
     wanted: BucketRanges, max_num_batched_tokens: int, num_hpu_blocks: int
 ) -> tuple[list[Row], list[Row], int]:
-    """Return (batch, lengths) of the prompt and of the decode buckets, and how many prompt pairs are omitted.
+    """Return (batch, lengths) of the prompt and of the decode buckets, and the number of omitted prompt pairs.
 
     Raises:
-        InputError: when a number is none, or when there are more than 100,000 values in a dimension or
-            1,000,000 buckets in a phase; this is found by counting. Its ``finding`` names the variable.
+        InputError: A number is invalid, a dimension has more than 100,000 values, or a phase has more than 1,000,000
+            buckets. These are counted before they are computed. Its ``finding`` names the variable.
     """
     tokens = whole("", "max_num_batched_tokens", max_num_batched_tokens, 1, LARGEST)
     most = whole("", "num_hpu_blocks", num_hpu_blocks, 1, LARGEST)
     ranges = {dimension: wanted.of(dimension) for dimension in DIMENSIONS}
     low, step, high = ranges["DECODE_BLOCK"]
-    # A row of decode buckets ends with the first value that the device does not hold.
+    # A row of decode buckets ends with the first value beyond the device's blocks.
     used = {**ranges, "DECODE_BLOCK": (low, step, min(high, max(low, -(-most // step) * step)))}
     refuse_wide(used)
     batches, lengths = bucket_values(*ranges["PROMPT_BS"]), bucket_values(*ranges["PROMPT_SEQ"])
     ends = [bisect_right(lengths, tokens // batch) for batch in batches]
     kept = sum(ends)
     if not kept:
-        # Where no bucket is within the token limit, the server keeps them all.
+        # If no bucket is within the token limit, the server keeps all of them.
         ends, kept = [len(lengths)] * len(batches), len(lengths) * len(batches)
     _refuse_many(kept, "PROMPT_BS", "PROMPT_SEQ", ranges)
     rows, blocks = bucket_values(*used["DECODE_BS"]), bucket_values(*used["DECODE_BLOCK"])
     blocks = blocks[: bisect_left(blocks, most) + 1]
     starts = [bisect_left(blocks, batch) for batch in rows]
-    # A larger batch passes by all of them; the first value that it takes is beyond the device too, and ends its row.
+    # A larger batch skips all of them. Its first value is also beyond the device's blocks and ends its row.
     last = blocks[-1] if blocks else most
     ends_of = {batch: [most] for batch in rows if most <= last < batch <= _largest(low, step, high)}
     count = len(blocks) * len(starts) - sum(starts) + len(ends_of)
@@ -221,10 +221,10 @@ def bucket_rows(
 
 
 def refuse_wide(ranges: Mapping[str, Range]) -> None:
-    """Refuse a dimension of more than 100,000 values, before they are made.
+    """Refuse a dimension with more than 100,000 values before they are computed.
 
     Raises:
-        InputError: its ``finding`` names the variable.
+        InputError: Its ``finding`` names the variable.
     """
     for dimension, limits in ranges.items():
         if count_values(*limits) > MOST_VALUES:
@@ -239,7 +239,7 @@ def _refuse_many(count: int, first: str, second: str, ranges: Mapping[str, Range
 
 def _too_many(dimension: str, limits: Range, above: str) -> InputError:
     gives = f"gives {count_values(*limits):,} values in steps of {limits[1]}, {above}"
-    allowed = f"{gives}; profile aice_1_21 makes it of {SOURCES[dimension]}"
+    allowed = f"{gives}; profile aice_1_21 computes it from {SOURCES[dimension]}"
     return refusal("", f"VLLM_{dimension}_BUCKET_MAX", limits[2], allowed)
 
 
@@ -248,16 +248,17 @@ def _sorted(buckets: list[Bucket]) -> list[Bucket]:
 
 
 def hpu_padded_shape(env: Mapping[str, str], phase: str, batch: int, length: int, num_hpu_blocks: int) -> Bucket:
-    """Return [batch, length] as a running batch is padded, warmed up or not.
+    """Return [batch, length] of a running batch with its padding, warmed up or not.
 
     Args:
-        phase: ``prompt`` (length in tokens) or ``decode`` (length in KV-cache blocks).
-        batch: sequences that run.
-        length: tokens of the longest prompt, or blocks of all sequences together.
-        num_hpu_blocks: KV-cache blocks on the device; caps the decode length.
+        env: The ``VLLM_*_BUCKET_{MIN,STEP,MAX}`` variables.
+        phase: ``prompt`` (length in tokens) or ``decode`` (length in KV cache blocks).
+        batch: Running sequences.
+        length: Tokens of the longest prompt, or blocks of all sequences together.
+        num_hpu_blocks: KV cache blocks on the device. They limit the decode length.
 
     Raises:
-        InputError: for another phase, for a number that is none of at least 1, and as bucket_range does.
+        InputError: The phase is unknown, or a number is below 1. See also bucket_range.
     """
     if phase not in ("prompt", "decode"):
         raise refusal("", "phase", phase, "is not one of prompt, decode")
@@ -270,9 +271,9 @@ def hpu_padded_shape(env: Mapping[str, str], phase: str, batch: int, length: int
 
 
 def padded(value: int, low: int, step: int, _high: int) -> int:
-    """Return a running value as one dimension pads it.
+    """Return a running value with the padding of one dimension.
 
-    The maximum does not cap it: the server pads beyond it and compiles while serving.
+    The maximum does not limit it. The server pads beyond it and compiles while serving.
     """
     if value <= low:
         return low

@@ -1,4 +1,4 @@
-"""The plugin's padding-aware bucketing: the linear grid, without the values that little padding makes needless."""
+"""The plugin's padding-aware bucketing: the linear grid without values that a little more padding can replace."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ def padded_values(given: PluginInput, dimension: str, wanted: PluginRange) -> tu
     """Return a dimension's values: doubled up to the step, then those of the grid that limit the padding.
 
     Raises:
-        InputError: for a minimum above the maximum or below 0, a step below 1, a share of padding that is not from
-            0 to 50 percent, and too many values.
+        InputError: A minimum is above the maximum or below 0, a step is below 1, a share of padding is not from 0 to
+            50 percent, or there are too many values.
     """
     low, step, high = wanted.min or 0, wanted.step or 0, wanted.max or 0
     most, percent = wanted.pad_max or high, wanted.pad_percent or 0
@@ -44,7 +44,7 @@ def padded_values(given: PluginInput, dimension: str, wanted: PluginRange) -> tu
 
 
 def padded_ranges(given: PluginInput) -> PluginRanges:
-    """Return the ranges in force: what variables say, over the defaults of the strategy."""
+    """Return the effective ranges: the variables, and the strategy's defaults for the others."""
     said, block, tokens = given.settings.ranges, given.block_size, given.max_num_batched_tokens
     batches, sequences = given.max_num_prefill_seqs, given.max_num_seqs
     query = said.of("PROMPT_QUERY").over(PluginRange(block, block, tokens, _up(tokens, 4), PERCENT))
@@ -72,7 +72,7 @@ def padding_aware(given: PluginInput) -> PluginValues:
     """Return the values of all dimensions.
 
     Raises:
-        InputError: as padded_values does.
+        InputError: See padded_values.
     """
     return values_of(given, padded_ranges(given), padded_values)
 

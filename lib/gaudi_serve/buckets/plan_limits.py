@@ -1,4 +1,4 @@
-"""What a bucket plan has to keep to: the limits of a server of the plugin, and what the plan itself may cost."""
+"""The input of a bucket plan: the limits of a server of the plugin, and the goal of the plan."""
 
 from __future__ import annotations
 
@@ -11,29 +11,29 @@ from .plugin_input import LARGEST, STRATEGIES, PluginInput, PluginSettings
 
 GOALS = ("max_graphs", "max_padding", "like")
 PADDINGS = ("prompt_tokens", "decode_batch", "decode_blocks")
-# Decode steps whose sequences share blocks may name more than the device has; the plugin's own bound.
+# Decode steps whose sequences share blocks may count more blocks than the device has. This is the plugin's own bound.
 SHARED_TIMES = 3
-DECODE_S = 0.012  # of a decode step of one sequence, of an 8B model on one card
+DECODE_S = 0.012  # Seconds of a decode step of one sequence, for an 8B model on one card.
 
 
 @dataclass(frozen=True)
 class Padding:
-    """Padded less real, divided by real, summed over all steps: of prompt tokens, decode sequences, decode blocks."""
+    """Padded minus real, divided by real, over all steps: of prompt tokens, decode sequences, decode blocks."""
 
     prompt_tokens: float
     decode_batch: float
     decode_blocks: float
 
     def as_dict(self) -> dict[str, float]:
-        """Return it as filters do, to a millionth."""
+        """Return the padding as the dict that filters return, rounded to a millionth."""
         return {key: round(getattr(self, key), 6) for key in PADDINGS}
 
 
 @dataclass(frozen=True)
 class Goal:
-    """What a plan is made for; one of the three is set.
+    """The goal of a plan. One of the three is set.
 
-    max_graphs: most graphs. max_padding: most padding. like: a strategy of the plugin that it may not pad more than.
+    max_graphs: most graphs. max_padding: most padding. like: a strategy of the plugin whose padding is the limit.
     """
 
     max_graphs: int | None = None
@@ -43,10 +43,10 @@ class Goal:
 
 @dataclass(frozen=True)
 class PlanLimits:
-    """A server as far as its buckets go, by the vendor's names.
+    """The limits of a server for its buckets, by the vendor's names.
 
     max_num_seqs, max_num_prefill_seqs: most sequences of a decode step and of a prompt step. max_model_len: tokens of
-    one sequence. max_num_batched_tokens: tokens of one step. block_size: tokens of a KV-cache block. num_hpu_blocks:
+    one sequence. max_num_batched_tokens: tokens of one step. block_size: tokens of a KV cache block. num_hpu_blocks:
     blocks on the device. use_contiguous_pa: the blocks of a decode step are its highest block id + 1. prefix_caching:
     sequences may share blocks, which count for each of them.
     """
@@ -61,7 +61,7 @@ class PlanLimits:
     prefix_caching: bool
 
     def server(self, strategy: str, file: str | None = None) -> PluginInput:
-        """Return the server with a strategy; with ``file``, the text of its bucket file."""
+        """Return the server with a strategy. ``file`` is the text of its bucket file."""
         settings = PluginSettings(
             strategy=strategy, use_contiguous_pa=self.use_contiguous_pa, from_file="" if file is None else "buckets.txt"
         )
@@ -88,7 +88,7 @@ class PlanLimits:
 
     @property
     def most_sequences(self) -> int:
-        """Return the most sequences of a decode step: each has a block."""
+        """Return the most sequences of a decode step. Each has at least one block."""
         return min(self.max_num_seqs, self._on_device)
 
     @property
@@ -96,22 +96,22 @@ class PlanLimits:
         return self.num_hpu_blocks * (SHARED_TIMES if self.prefix_caching else 1)
 
     def most_context(self, tokens: int) -> int:
-        """Return the most blocks of context that a prompt step of so many tokens of one sequence may have."""
+        """Return the most blocks of context of a prompt step with ``tokens`` tokens of one sequence."""
         return -(-(self.max_model_len - tokens) // self.block_size)
 
     def most_blocks(self, batch: int) -> int:
-        """Return the most blocks that a decode step of so many sequences may name."""
+        """Return the most blocks of a decode step of ``batch`` sequences."""
         return self.num_hpu_blocks if self.use_contiguous_pa else min(batch * self.blocks_a_sequence, self._on_device)
 
     def kept_blocks(self, batch: int, blocks: int) -> int:
-        """Return the blocks that the server keeps a decode bucket with: no more than its sequences can have."""
+        """Return the blocks of a decode bucket in the server: no more than its sequences can have."""
         return blocks if self.use_contiguous_pa else min(blocks, batch * self.blocks_a_sequence)
 
     def prompt_batches(self) -> list[tuple[int, int]]:
-        """Return the fewest (sequences, tokens) that hold every prompt step of several sequences.
+        """Return the fewest (sequences, tokens) that cover every prompt step of several sequences.
 
-        Steps of b sequences have up to max_num_batched_tokens / b tokens each, and the server drops a bucket whose
-        sequences times tokens are more than that.
+        Steps of b sequences have up to max_num_batched_tokens / b tokens each. The server drops a bucket whose
+        sequences times tokens exceed max_num_batched_tokens.
         """
         found, tokens = [], self.max_num_batched_tokens
         most, batch = min(self.max_num_prefill_seqs, tokens // 2), 2
@@ -123,7 +123,7 @@ class PlanLimits:
         return found
 
 
-NUMBERS: dict[str, tuple[int, int, int | None]] = {  # least, most, default; None is one that has to be given
+NUMBERS: dict[str, tuple[int, int, int | None]] = {  # Least, most, default. None is required.
     "max_num_seqs": (1, 65_536, None),
     "max_num_prefill_seqs": (1, 4096, 1),
     "max_model_len": (2, 10**7, None),
@@ -137,8 +137,8 @@ def read_limits(given: Any) -> tuple[PlanLimits, Goal, float]:
     """Return the limits of a mapping, its goal, and the seconds of a decode step of one sequence.
 
     Raises:
-        InputError: for a name that is not known, a value that is none, contiguous blocks together with prefix caching,
-            and not exactly one goal.
+        InputError: A name is unknown, a value is invalid, contiguous blocks are combined with prefix caching, or there
+            is not exactly one goal.
     """
     names = mapping("", "limits", given, "a mapping with max_num_seqs, max_model_len and so on")
     known("limits", names, {*NUMBERS, *GOALS, "use_contiguous_pa", "prefix_caching", "decode_step_s"})
@@ -156,14 +156,14 @@ def read_limits(given: Any) -> tuple[PlanLimits, Goal, float]:
 
 
 def goal_of(names: Mapping[Any, Any]) -> Goal:
-    """Return the goal of a mapping that may say other things too.
+    """Return the goal of a mapping, which may have other keys too.
 
     Raises:
-        InputError: for a value that is none, and not exactly one goal.
+        InputError: A value is invalid, or there is not exactly one goal.
     """
     said = [key for key in GOALS if names.get(key) is not None]
     if len(said) != 1:
-        many = f"{' and '.join(said)} are given" if said else "none is given"
+        many = f"{' and '.join(said)} are set" if said else "none is set"
         raise refusal("", "limits", None, f"needs exactly one of {', '.join(GOALS)}; {many}")
     value = names[said[0]]
     if said[0] == "max_graphs":

@@ -1,7 +1,7 @@
 """The buckets that a server of the vendor's plugin (vllm-gaudi) warms up.
 
-Every bucket is one graph. The golden vectors (tests/unit/golden/buckets_plugin.jsonl.gz, and for
-each version buckets_plugin_releases.jsonl.gz) decide what is right.
+Every bucket is one graph. The golden vectors (tests/unit/golden/buckets_plugin.jsonl.gz, and per version
+buckets_plugin_releases.jsonl.gz) are authoritative.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ VALUES: dict[str, Callable[[PluginInput], PluginValues]] = {
 
 @dataclass(frozen=True)
 class PluginBuckets:
-    """The buckets of a server, each (sequences, tokens, KV-cache blocks), in the vendor's order.
+    """The buckets of a server, each (sequences, tokens, KV cache blocks), in the vendor's order.
 
     Attributes:
-        use_contiguous_pa: contiguous paged attention, with which prefix caching is off.
-        prompt: blocks are those of the context before the tokens.
-        decode: tokens are 1, blocks those of all sequences.
-        seeds: the decode buckets that speculative decoding began with; all of them without it.
+        use_contiguous_pa: contiguous paged attention, which turns prefix caching off.
+        prompt: the blocks are those of the context before the tokens.
+        decode: tokens are 1, and the blocks are those of all sequences.
+        seeds: the decode buckets before those of speculative decoding; all of them without it.
     """
 
     use_contiguous_pa: bool
@@ -48,11 +48,12 @@ class PluginBuckets:
 
 @lru_cache(maxsize=4)
 def plugin_buckets(given: PluginInput) -> PluginBuckets:
-    """Return the buckets that a server warms up, by the rules of its version; the last few servers' are kept.
+    """Return the buckets that a server warms up, by the rules of its version. The last few results are cached.
 
     Raises:
-        InputError: for what stops the vendor's server at start, naming the variable or field, its value and a remedy,
-            and for more than 1,000,000 values in a dimension or 5,000,000 buckets in a phase, before they are made.
+        InputError: The vendor's server would stop at start; the message names the variable or field, its value and a
+            remedy. Or there are more than 1,000,000 values in a dimension or 5,000,000 buckets in a phase, which is
+            checked before they are computed.
     """
     settings, chunk, rules = given.settings, given.mamba_chunk_size, given.rules
     if rules.checks_chunk and settings.enabled and chunk and given.max_num_batched_tokens % chunk:
@@ -79,19 +80,18 @@ def hpu_plugin_buckets(given: Mapping[str, Any]) -> dict[str, Any]:
     """Return the buckets that a server of the vendor's plugin warms up.
 
     Args:
-        given: by the vendor's names, max_num_seqs, max_num_prefill_seqs, block_size (tokens),
-            max_num_batched_tokens, max_model_len (tokens), num_hpu_blocks, and ``env``, the server's environment.
-            Optional are num_speculative_tokens, mamba_chunk_size, mamba_chunk_size_is_explicit,
-            skip_decode_block_clamp, ``file`` (the text of the file that VLLM_BUCKETING_FROM_FILE names),
-            ``strategy`` (exp, lin, pad, file), which must be the one that ``env`` chooses, and ``vllm_version``, whose
-            rules hold: without it the newest.
+        given: By the vendor's names, max_num_seqs, max_num_prefill_seqs, block_size (tokens), max_num_batched_tokens,
+            max_model_len (tokens), num_hpu_blocks, and ``env``, the server's environment. Optional are
+            num_speculative_tokens, mamba_chunk_size, mamba_chunk_size_is_explicit, skip_decode_block_clamp, ``file``
+            (the text of the file in VLLM_BUCKETING_FROM_FILE), ``strategy`` (exp, lin, pad, file), which must be the
+            one that ``env`` chooses, and ``vllm_version``, whose rules apply (default: the newest).
 
     Returns:
         ``use_contiguous_pa``; ``prompt``: [sequences, tokens, blocks of context]; ``decode``: [sequences, 1, blocks];
-        whole lists in the vendor's order.
+        complete lists in the vendor's order.
 
     Raises:
-        InputError: as PluginInput.read and plugin_buckets do.
+        InputError: See PluginInput.read and plugin_buckets.
     """
     found = plugin_buckets(PluginInput.read(given))
     return {
@@ -105,7 +105,7 @@ def _of_values(given: PluginInput) -> tuple[list[Row], list[Row]]:
     values = VALUES[given.settings.strategy](given)
     for name, found in vars(values).items():
         if not found:
-            # The default minimum is not what the user can have got wrong: it is the step that leads past the maximum.
+            # The default minimum is not the user's mistake. A step that leads past the maximum is.
             part = "STEP" if given.settings.ranges.of(name.upper()).min is None else "MIN"
             variable = given.settings.ranges.variable(name.upper(), part)
             raise refusal("", variable, None, "leaves no value up to its maximum: the server stops at start; lower it")
@@ -113,7 +113,7 @@ def _of_values(given: PluginInput) -> tuple[list[Row], list[Row]]:
 
 
 def _most_context(given: PluginInput, query: int) -> int:
-    """Return the most blocks of context that a prompt bucket of so many tokens is kept with."""
+    """Return the most blocks of context of a prompt bucket with ``query`` tokens."""
     length, block = given.max_model_len, given.block_size
     if given.settings.merged_prefill:
         batches = given.max_num_prefill_seqs
@@ -145,10 +145,10 @@ def _prompt_rows(given: PluginInput, values: PluginValues) -> list[Row]:
 
 
 def _contexts(given: PluginInput, queries: tuple[int, ...], contexts: tuple[int, ...]) -> dict[int, tuple[int, ...]]:
-    """Return the blocks of context that each number of tokens is warmed up with, where there are any.
+    """Return the blocks of context with which each number of tokens is warmed up, if there are any.
 
-    With a long context the largest of them becomes what is left beside the tokens, where that is within
-    VLLM_PROMPT_CTX_BUCKET_MAX; else it stays as for the tokens before.
+    With a long context, the largest of them becomes the rest of the context next to the tokens, if that is within
+    VLLM_PROMPT_CTX_BUCKET_MAX. Otherwise it stays the same as for the number of tokens before.
     """
     edge, bound = contexts[-1], given.settings.ranges.prompt_ctx.max if given.rules.bounded_edge else None
     long = given.rules.edge_context and given.max_model_len >= LONG
@@ -173,13 +173,13 @@ def _contexts(given: PluginInput, queries: tuple[int, ...], contexts: tuple[int,
 
 
 def _with(values: tuple[int, ...], more: int) -> tuple[int, ...]:
-    """Return sorted values with one more, which may be among them; -1 is none."""
+    """Return sorted values with one more, which may already be among them. -1 adds nothing."""
     at = bisect_left(values, more)
     return values if more < 0 or more in values[at : at + 1] else (*values[:at], more, *values[at:])
 
 
 def _of_a_sequence(given: PluginInput) -> int | None:
-    """Return the blocks of one sequence, above which decode buckets have none; None where they are not cut."""
+    """Return the blocks of one sequence, the limit per sequence of decode buckets; None if there is no limit."""
     if given.rules.chunked == "all" and given.mamba_chunk_size:
         return given.max_model_len // given.block_size
     return None if given.settings.use_contiguous_pa else -(-given.max_model_len // given.block_size)
@@ -205,7 +205,7 @@ def _decode_rows(given: PluginInput, values: PluginValues) -> list[Row]:
 def _of_file(given: PluginInput) -> tuple[list[Row], list[Row]]:
     if given.file is None:
         path = given.settings.from_file
-        missing = "names a file that is not there: the server stops at start; give its text as file, or unset it"
+        missing = "names a missing file: the server stops at start; set its text as file, or unset it"
         raise refusal("", "VLLM_BUCKETING_FROM_FILE", path, missing)
     prompt, decode = file_buckets(given.file)
     merged = given.settings.merged_prefill
@@ -234,7 +234,7 @@ def _nothing_left(given: PluginInput, phase: str) -> InputError:
 
 
 def _sliced(given: PluginInput, rows: list[Row]) -> list[Row]:
-    """Return the rows without long prompts that do not fill their slices; those with context before them stay."""
+    """Return the rows without long prompts that do not fill their slices. Prompts with context before them stay."""
     slice_tokens, start = given.settings.slice_tokens, given.settings.sliced_from
     return (
         [
@@ -247,7 +247,7 @@ def _sliced(given: PluginInput, rows: list[Row]) -> list[Row]:
 
 
 def _speculative(given: PluginInput, seeds: BucketGrid) -> BucketGrid:
-    """Return the buckets of steps that check guessed tokens, which are sequences of their own, beside the seeds."""
+    """Return the seeds, and the buckets of steps that verify predicted tokens, which are sequences of their own."""
     times = given.num_speculative_tokens + 1
     _refuse_many(given, 3 * len(seeds), "DECODE_BLOCK", seeds.most_blocks())
     a_sequence = -(-given.max_model_len // given.block_size)
@@ -265,8 +265,8 @@ def _refuse_many(given: PluginInput, count: int, dimension: str, most: int) -> N
     if count > MOST_BUCKETS:
         variable = given.settings.ranges.variable(dimension, "MAX")
         phase = dimension.partition("_")[0].lower()
-        remedy = f"above {MOST_BUCKETS:,}; lower it, raise the step, or take strategy exp"
-        raise refusal("", variable, most, f"brings the {phase} buckets to {count:,}, {remedy}")
+        remedy = f"above {MOST_BUCKETS:,}; lower it, raise the step, or use strategy exp"
+        raise refusal("", variable, most, f"raises the {phase} buckets to {count:,}, {remedy}")
 
 
 __all__ = ["Bucket", "BucketGrid", "PluginBuckets", "hpu_plugin_buckets", "plugin_buckets"]

@@ -1,6 +1,6 @@
 """The buckets of the plugin's first version, 0.10.1: prompts by all their tokens, decode steps by the device's blocks.
 
-Later versions replaced it whole: ranges of context, and other values (``plugin``).
+Later versions replaced this with ranges of context and other values (``plugin``).
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from .plugin_linear import linear_values
 
 
 def first_buckets(given: PluginInput) -> tuple[BucketGrid, BucketGrid, BucketGrid]:
-    """Return the prompt buckets, the decode buckets, and again these: there is no speculative decoding.
+    """Return the prompt buckets, and the decode buckets twice, because there is no speculative decoding.
 
     Raises:
-        InputError: for what stops the server, and for more than 5,000,000 buckets.
+        InputError: The server would stop, or there are more than 5,000,000 buckets.
     """
     if given.settings.strategy == "lin":
         prompt, decode = _prompts(given, *_linear_prompts(given)), _linear_decodes(given)
@@ -30,13 +30,13 @@ def first_buckets(given: PluginInput) -> tuple[BucketGrid, BucketGrid, BucketGri
 
 
 def _prompts(given: PluginInput, batches: list[int], queries: list[int], most: int) -> list[Row]:
-    """Return the prompt buckets within the tokens of a step; all of them where none is.
+    """Return the prompt buckets within the tokens of a step; all of them if none is.
 
     Args:
-        given: the server.
-        batches: sequences of a step.
-        queries: tokens of one.
-        most: tokens that a sequence may have, with those of its context.
+        given: The server.
+        batches: Sequences of a step.
+        queries: Tokens of a sequence in the step.
+        most: The most tokens of a sequence, including its context.
     """
     contexts = {query: _contexts(given, (most - query) // given.block_size) for query in queries}
     if len(batches) * sum(map(len, contexts.values())) > MOST_BUCKETS:
@@ -52,14 +52,14 @@ def _prompts(given: PluginInput, batches: list[int], queries: list[int], most: i
 
 
 def _within(given: PluginInput, batch: int, query: int, blocks: tuple[int, ...]) -> int:
-    """Return how many of these blocks of context fit into the tokens of a step beside so many tokens."""
+    """Return how many of these blocks of context fit into a step next to ``query`` tokens."""
     return bisect_right(blocks, (given.max_num_batched_tokens // batch - query) // given.block_size)
 
 
 def _contexts(given: PluginInput, most: int) -> tuple[int, ...]:
-    """Return the blocks of context, of which there may be so many: none without prefix caching.
+    """Return the blocks of context up to ``most``; without prefix caching only 0.
 
-    Some stand there twice, as in the vendor's own list.
+    Some values are duplicates, as in the vendor's own list.
     """
     if not given.prefix_caching:
         return (0,)
@@ -87,7 +87,7 @@ def _exponential_decodes(given: PluginInput) -> list[Bucket]:
 
 
 def _spread(given: PluginInput, low: int, step: int, high: int, *, half_linear: bool = False) -> list[int]:
-    """Return about log2 of ``high`` values, ever further apart; in place of one that is there, the nearest free one.
+    """Return about log2 of ``high`` values in growing steps. A duplicate is replaced with the nearest free value.
 
     half_linear: half of the values grow up to the first step of an even row, and the others are that row.
     """
@@ -118,7 +118,7 @@ def _spread(given: PluginInput, low: int, step: int, high: int, *, half_linear: 
 
 
 def _nearest(values: set[int], wanted: float) -> int:
-    # Of two that are as near the vendor's code takes the one that its set gives first, and so does this one.
+    # With equal distances, the vendor's code takes the first value of its set, and this code does the same.
     return min(values, key=lambda value: abs(value - wanted))
 
 
@@ -146,7 +146,9 @@ def _linear_decodes(given: PluginInput) -> list[Bucket]:
 
 def _linear(given: PluginInput, dimension: str, wanted: PluginRange) -> list[int]:
     if wanted.min == 0:
-        raise refuse_range(given, dimension, "MIN", 0, "is not above 0: the server counts for ever; write 1 or more")
+        raise refuse_range(
+            given, dimension, "MIN", 0, "is not above 0: the server would not stop counting; write 1 or more"
+        )
     return list(linear_values(given, dimension, wanted))
 
 
@@ -155,4 +157,4 @@ def _doublings(value: int) -> int:
 
 
 def _too_many(key: str, value: int) -> InputError:
-    return refusal("", key, value, f"gives more than {MOST_BUCKETS:,} buckets; lower it, or take strategy exp")
+    return refusal("", key, value, f"gives more than {MOST_BUCKETS:,} buckets; lower it, or use strategy exp")

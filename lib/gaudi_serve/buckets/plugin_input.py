@@ -1,4 +1,4 @@
-"""What the buckets of the vendor's plugin (vllm-gaudi) are made of."""
+"""The input of the buckets of the vendor's plugin (vllm-gaudi)."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from typing import Any
 from ..core.errors import InputError, known, mapping, near, refusal, whole
 from .plugin_rules import NEWEST, PluginRules, rules_of
 
-LARGEST = 10**12  # of any number here
-# The vendor's own linear defaults give a million buckets at a context of 131,072 tokens. Above these numbers a range
-# is a mistake, and would take the memory and the minutes of the machine that plans.
+LARGEST = 10**12  # The largest number allowed here.
+# The vendor's own linear defaults give a million buckets at a context of 131,072 tokens. A range above these numbers is
+# a mistake, and would need too much memory and time on the machine that plans.
 MOST_VALUES, MOST_BUCKETS = 1_000_000, 5_000_000
 PARTS = ("MIN", "STEP", "MAX", "PAD_MAX", "PAD_PERCENT")
 # PROMPT_SEQ is the old name of PROMPT_QUERY.
 DIMENSIONS = ("PROMPT_BS", "PROMPT_QUERY", "PROMPT_SEQ", "PROMPT_CTX", "DECODE_BS", "DECODE_BLOCK")
 STRATEGIES = ("exp", "lin", "pad")
-# What a version before 0.21 takes in VLLM_BUCKETING_STRATEGY, and heeds nowhere.
+# Versions before 0.21 accept these in VLLM_BUCKETING_STRATEGY and ignore them.
 LONG_NAMES = ("exponential_bucketing", "linear_bucketing")
 TRUE = ("true", "t", "1", "yes", "y", "on")
 SLICES, SLICE, SLICED_FROM = "PT_HPU_SDPA_QKV_SLICE_MODE_FWD", "PT_HPU_SDPA_BC_FACTOR", "VLLM_FUSEDSDPA_SLIDE_THLD"
@@ -25,7 +25,7 @@ SLICES, SLICE, SLICED_FROM = "PT_HPU_SDPA_QKV_SLICE_MODE_FWD", "PT_HPU_SDPA_BC_F
 
 @dataclass(frozen=True)
 class PluginRange:
-    """One dimension's variables; None is one that is not set, for which the strategy has a default."""
+    """The variables of one dimension. None is not set, and the strategy has a default for it."""
 
     min: int | None = None
     step: int | None = None
@@ -34,21 +34,21 @@ class PluginRange:
     pad_percent: int | None = None
 
     def values(self) -> tuple[int | None, ...]:
-        """Return the five in the order of PARTS."""
+        """Return the five values in the order of PARTS."""
         return self.min, self.step, self.max, self.pad_max, self.pad_percent
 
     def over(self, other: PluginRange) -> PluginRange:
-        """Return this range, with what another one says where this one says nothing."""
+        """Return this range, with another one's values for those that are not set."""
         pairs = zip(self.values(), other.values(), strict=True)
         return PluginRange(*(theirs if own is None else own for own, theirs in pairs))
 
 
 @dataclass(frozen=True)
 class PluginRanges:
-    """The ranges as variables write them, or, from ``linear_ranges`` and ``padded_ranges``, as they are in force.
+    """The ranges as the variables set them or, from ``linear_ranges`` and ``padded_ranges``, the effective ones.
 
     prompt_bs, decode_bs: sequences of one step. prompt_query: tokens of one prompt step; prompt_seq is its old name,
-    and counts where prompt_query is not set. prompt_ctx: KV-cache blocks before those tokens. decode_block: KV-cache
+    and is used if prompt_query is not set. prompt_ctx: KV cache blocks before those tokens. decode_block: KV cache
     blocks of all sequences of a decode step.
     """
 
@@ -60,12 +60,12 @@ class PluginRanges:
     decode_block: PluginRange = PluginRange()
 
     def of(self, dimension: str) -> PluginRange:
-        """Return the range of a dimension such as ``PROMPT_QUERY``; prompt_seq stands in for that one."""
+        """Return the range of a dimension such as ``PROMPT_QUERY``. prompt_seq fills the gaps of that one."""
         found: PluginRange = getattr(self, dimension.lower())
         return found.over(self.prompt_seq) if dimension == "PROMPT_QUERY" else found
 
     def env(self) -> dict[str, str]:
-        """Return the variables by which a server is told; none for what is not set."""
+        """Return the variables that set these ranges for a server, without those that are not set."""
         return {
             f"VLLM_{dimension}_BUCKET_{part}": str(value)
             for dimension in DIMENSIONS
@@ -74,7 +74,7 @@ class PluginRanges:
         }
 
     def variable(self, dimension: str, part: str) -> str:
-        """Return the variable that says a part: VLLM_PROMPT_SEQ_BUCKET_x only where that one alone is set."""
+        """Return the variable that sets a part. It is VLLM_PROMPT_SEQ_BUCKET_x only if only that one is set."""
         if dimension == "PROMPT_QUERY" and getattr(self.prompt_query, part.lower()) is None:
             dimension = "PROMPT_SEQ" if getattr(self.prompt_seq, part.lower()) is not None else dimension
         return f"VLLM_{dimension}_BUCKET_{part}"
@@ -82,17 +82,18 @@ class PluginRanges:
 
 @dataclass(frozen=True)
 class PluginSettings:
-    """What the environment tells the plugin about buckets.
+    """The settings of the plugin's buckets in the environment.
 
     Attributes:
         strategy: exp, lin, pad, or file.
-        ranges: what variables say of ranges; exp reads the most prompt_bs and prompt_ctx, and the least
-            prompt_query, alone.
+        ranges: the ranges in the variables. exp reads only the largest prompt_bs and prompt_ctx, and the smallest
+            prompt_query.
         from_file: path of the file of strategy ``file``; empty otherwise.
-        use_contiguous_pa: contiguous paged attention, with which prefix caching is off.
+        use_contiguous_pa: contiguous paged attention, which turns prefix caching off.
         merged_prefill: all prompts of a step as one.
-        enabled: without it no shape is padded or warmed up.
-        slice_tokens, sliced_from: prompts from ``sliced_from`` tokens on are cut into slices; 0 slice_tokens: none is.
+        enabled: without it, no shape is padded or warmed up.
+        slice_tokens: tokens of a slice; 0: prompts are not cut into slices.
+        sliced_from: prompts from this number of tokens on are cut into slices.
     """
 
     strategy: str = "exp"
@@ -106,14 +107,14 @@ class PluginSettings:
 
     @classmethod
     def read(cls, env: Mapping[str, Any], rules: PluginRules = NEWEST) -> PluginSettings:
-        """Return what an environment says, by the vendor's precedence; a variable that is not read may be anything.
+        """Return the settings of an environment, by the vendor's precedence. Variables that are not read may be wrong.
 
         Args:
-            env: the environment.
-            rules: those of the plugin's version.
+            env: The environment.
+            rules: The rules of the plugin's version.
 
         Raises:
-            InputError: for a variable that stops the server at start.
+            InputError: A variable stops the server at start.
         """
         variables = _texts(env)
         numbers = {
@@ -139,15 +140,15 @@ class PluginSettings:
         )
 
     def prefill_seqs(self, max_num_seqs: int) -> int:
-        """Return the most sequences of a prompt step, which the vendor's server takes from its buckets."""
+        """Return the most sequences of a prompt step. The vendor's server derives it from its buckets."""
         most = self.ranges.prompt_bs.max
         return max_num_seqs if self.merged_prefill else 1 if most is None else most
 
     def env(self, rules: PluginRules = NEWEST) -> dict[str, str]:
-        """Return the variables that set this for a server of such rules; ``read`` gives the same settings back.
+        """Return the variables that set this for a server with these rules. ``read`` returns the same settings.
 
         Raises:
-            InputError: for a strategy that the version does not have.
+            InputError: The version does not have the strategy.
         """
         since = {"pad": rules.names_strategy or "0.21.0", "file": rules.reads_file or "0.11.2"}.get(self.strategy, True)
         if since is not True:
@@ -156,7 +157,7 @@ class PluginSettings:
                 "",
                 "VLLM_BUCKETING_STRATEGY",
                 self.strategy,
-                f"{newer}: take exp or lin, or set vllm_version for a newer image",
+                f"{newer}: use exp or lin, or set vllm_version for a newer image",
             )
         found = {"VLLM_CONTIGUOUS_PA": str(self.use_contiguous_pa).lower(), **self.ranges.env()}
         if self.strategy == "file":
@@ -176,22 +177,23 @@ class PluginSettings:
 
 @dataclass(frozen=True)
 class PluginInput:
-    """A server of the plugin as far as its buckets go, by the vendor's names.
+    """A server of the plugin with everything that affects its buckets, by the vendor's names.
 
     Attributes:
-        max_num_seqs, max_num_prefill_seqs: most sequences of a decode step and of a prompt step.
-        block_size: tokens of a KV-cache block.
+        max_num_seqs: most sequences of a decode step.
+        max_num_prefill_seqs: most sequences of a prompt step.
+        block_size: tokens of a KV cache block.
         max_num_batched_tokens: tokens of one prompt step.
         max_model_len: tokens of one sequence.
-        num_hpu_blocks: KV-cache blocks on the device.
-        settings: what the environment says.
-        num_speculative_tokens: tokens guessed a step.
+        num_hpu_blocks: KV cache blocks on the device.
+        settings: from the environment.
+        num_speculative_tokens: predicted tokens per step.
         mamba_chunk_size: tokens of a chunk of a mamba model; 0 for others.
-        mamba_chunk_size_is_explicit: the model's configuration names that chunk.
-        skip_decode_block_clamp: the model's decode steps may name more than three times the blocks of the device.
+        mamba_chunk_size_is_explicit: the model's configuration sets that chunk.
+        skip_decode_block_clamp: the model's decode steps may count more than three times the blocks of the device.
         file: the text of the file of strategy ``file``.
-        vllm_version: whose rules hold; None for the newest.
-        prefix_caching: sequences share blocks, which the first version's prompt buckets alone ask.
+        vllm_version: its rules apply; None for the newest.
+        prefix_caching: sequences share blocks. Only the first version's prompt buckets use this.
     """
 
     max_num_seqs: int
@@ -216,11 +218,13 @@ class PluginInput:
 
     @classmethod
     def read(cls, given: Mapping[str, Any]) -> PluginInput:
-        """Return the input of a mapping with these fields, but for ``settings`` ``env`` and, as a check, ``strategy``.
+        """Return the input from a mapping with these fields, but ``env`` in place of ``settings``.
+
+        ``strategy`` is optional and only a check.
 
         Raises:
-            InputError: for a field that is missing, not known or out of its limits, where ``strategy`` is another
-                than the environment chooses, and as PluginSettings.read does.
+            InputError: A field is missing, unknown or out of its limits, or ``strategy`` is not the one that the
+                environment chooses. See also PluginSettings.read.
         """
         names = mapping("", "input", given, "a mapping with max_num_seqs, env and so on")
         known("", names, {*LIMITS, *FLAGS, "strategy", "env", "file", "vllm_version"})
@@ -237,7 +241,7 @@ class PluginInput:
         if text is not None and not isinstance(text, str):
             raise refusal("", "file", text, "is not the text of a bucket file")
         if text is not None and settings.strategy != "file":
-            raise refusal("", "file", None, "is given, but VLLM_BUCKETING_FROM_FILE names none: the server reads none")
+            raise refusal("", "file", None, "is set, but VLLM_BUCKETING_FROM_FILE names none: the server reads none")
         wanted = names.get("strategy", settings.strategy)
         if wanted != settings.strategy:
             chosen = f"is not what env chooses, which is {settings.strategy}"
@@ -257,7 +261,7 @@ FLAGS = ("mamba_chunk_size_is_explicit", "skip_decode_block_clamp")
 
 
 def refuse_range(given: PluginInput, dimension: str, part: str, value: int, allowed: str) -> InputError:
-    """Return the error for a part of a range, by the variable that says it."""
+    """Return the error for a part of a range, with the variable that sets it."""
     return refusal("", given.settings.ranges.variable(dimension, part), value, allowed)
 
 
@@ -265,21 +269,23 @@ def refuse_above(given: PluginInput, dimension: str, least: int, most: int) -> N
     """Refuse a minimum above its maximum, and one below 0.
 
     Raises:
-        InputError: naming the variable of the minimum.
+        InputError: The message names the variable of the minimum.
     """
     upper = given.settings.ranges.variable(dimension, "MAX")
     if least > most:
         stops = "the server stops at start; lower the minimum or raise the maximum"
         raise refuse_range(given, dimension, "MIN", least, f"is above {upper}, which is {most}: {stops}")
     if least < 0:
-        raise refuse_range(given, dimension, "MIN", least, "is below 0: the server counts for ever; write 0 or more")
+        raise refuse_range(
+            given, dimension, "MIN", least, "is below 0: the server would not stop counting; write 0 or more"
+        )
 
 
 def refuse_many(given: PluginInput, dimension: str, count: int, most: int) -> None:
-    """Refuse a range of more than MOST_VALUES values, before they are made.
+    """Refuse a range of more than MOST_VALUES values before they are computed.
 
     Raises:
-        InputError: naming the variable of the maximum.
+        InputError: The message names the variable of the maximum.
     """
     if count > MOST_VALUES:
         gives = f"gives {count:,} values, above {MOST_VALUES:,}; lower it or raise the step"
@@ -297,20 +303,20 @@ def _true(text: str | None) -> bool:
 
 
 def _texts(env: Any) -> dict[str, str]:
-    """Return an environment's variables as texts; a number of YAML is one."""
+    """Return an environment's variables as texts. Numbers of YAML are converted."""
     found = {}
     for name, value in mapping("", "env", env, "a mapping of environment variables").items():
         if not isinstance(value, (str, int)):
             raise refusal("", str(name), value, "is not the text of an environment variable")
         try:
             found[str(name)] = str(value)
-        except ValueError:  # an integer of more digits than Python writes
+        except ValueError:  # Python does not convert integers with too many digits.
             raise refusal("", str(name), value, f"is above {LARGEST}") from None
     return found
 
 
 def integer(variables: Mapping[str, str], name: str) -> int | None:
-    """Return a variable as the server reads it, which is as Python's int does; None where it is not set."""
+    """Return a variable as the server reads it, with Python's int; None if it is not set."""
     text = variables.get(name)
     if text is None:
         return None
@@ -325,13 +331,13 @@ def integer(variables: Mapping[str, str], name: str) -> int | None:
 
 
 def caches_prefixes(variables: Mapping[str, str], rules: PluginRules) -> bool:
-    """Tell whether sequences share blocks; where nobody says it, they do since the second version."""
+    """Return whether sequences share blocks. Since the second version this is the default."""
     said = variables.get("VLLM_PREFIX_CACHING")
     return not rules.first_form if said is None else _true(said)
 
 
 def _strategy(variables: Mapping[str, str], rules: PluginRules) -> str:
-    """Return the strategy in force; a word that the server does not know stops it, with a file too."""
+    """Return the effective strategy. An unknown word stops the server, even with a file."""
     word = variables.get("VLLM_BUCKETING_STRATEGY")
     if not rules.names_strategy and word not in (None, *LONG_NAMES):
         remedy = "leave it out, which is exp, or set VLLM_EXPONENTIAL_BUCKETING to false, which is lin"

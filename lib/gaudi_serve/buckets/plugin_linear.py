@@ -1,6 +1,6 @@
 """The plugin's linear bucketing: powers of two of the minimum up to the step, then every multiple of it.
 
-Not the fork's, which is in linear.py: the plugin counts blocks of context too, and its defaults follow from the server.
+It differs from the fork's in linear.py: the plugin counts blocks of context too, and its defaults depend on the server.
 """
 
 from __future__ import annotations
@@ -11,10 +11,10 @@ from .ranges_in_force import blocks_in_reach, merged, values_of
 
 
 def linear_values(given: PluginInput, dimension: str, wanted: PluginRange) -> tuple[int, ...]:
-    """Return a dimension's values; the maximum itself only where the step leads to it.
+    """Return a dimension's values. The maximum is among them only if the steps reach it.
 
     Raises:
-        InputError: for a minimum above the maximum or below 0, a step of 0, and too many values.
+        InputError: A minimum is above the maximum or below 0, a step is 0, or there are too many values.
     """
     low, step, high = wanted.min or 0, wanted.step or 0, wanted.max or 0
     refuse_above(given, dimension, low, high)
@@ -32,7 +32,7 @@ def linear_values(given: PluginInput, dimension: str, wanted: PluginRange) -> tu
 
 
 def linear_ranges(given: PluginInput) -> PluginRanges:
-    """Return the ranges in force: what variables say, over the defaults of the strategy."""
+    """Return the effective ranges: the variables, and the strategy's defaults for the others."""
     said, block = given.settings.ranges, given.block_size
     query = said.of("PROMPT_QUERY").over(PluginRange(block, block, given.max_num_batched_tokens))
     context = (given.max_model_len - (query.min or 0)) // block
@@ -59,6 +59,6 @@ def linear(given: PluginInput) -> PluginValues:
     """Return the values of all dimensions.
 
     Raises:
-        InputError: as linear_values does.
+        InputError: See linear_values.
     """
     return values_of(given, linear_ranges(given), linear_values)

@@ -1,4 +1,4 @@
-"""The buckets of a server of the plugin as a plan has them: before the device has said how many blocks it holds."""
+"""The buckets of a server of the plugin in a plan, before the device has reported its number of blocks."""
 
 from __future__ import annotations
 
@@ -16,21 +16,21 @@ from .plugin import PluginBuckets, plugin_buckets
 from .plugin_input import PluginInput, PluginSettings, caches_prefixes
 from .plugin_slicing import refuse_slicing
 
-# Up to vLLM 0.26 the plugin's exponential strategy asks for as many decode blocks as all sequences could have at most.
-# Of several times what the device holds, warm-up dies (vllm-gaudi#1700); later it stops at three times.
+# Up to vLLM 0.26, the plugin's exponential strategy makes decode buckets for as many blocks as all sequences could
+# have. With several times the device's blocks, the warm-up fails (vllm-gaudi#1700). Later versions stop at three times.
 MOST_TIMES = 3
-# Which part of its blocks a device has at least, of those that memory.autocalc counts.
+# The least part of the blocks counted by memory.autocalc that a device really has.
 BLOCKS_KNOWN = 0.9
 VARIABLE = re.compile(r"VLLM_(?:PROMPT_BS|PROMPT_QUERY|PROMPT_CTX|DECODE_BS|DECODE_BLOCK)_BUCKET_\w+")
 
 
 @dataclass(frozen=True)
 class PluginBucketing:
-    """What a server is told of its buckets, and what its limits are.
+    """The bucket settings of a server, and its limits.
 
-    given: the server; its number of blocks counts for nothing. own: variables that the model's ``env`` sets by itself.
-    prefix_caching, chunked_prefill: whether sequences may share blocks, and whether prompts are cut. warms: false where
-    the server compiles nothing at start (enforce_eager). one_prompt: why its prompts must come one by one; empty where
+    given: the server; its number of blocks is not used. own: variables that the model's ``env`` sets itself.
+    prefix_caching, chunked_prefill: whether sequences may share blocks, and whether prompts are cut. warms: false if
+    the server compiles nothing at start (enforce_eager). one_prompt: why its prompts must come one by one; empty if
     they need not.
     """
 
@@ -43,12 +43,12 @@ class PluginBucketing:
 
     @property
     def rounding(self) -> Rounding:
-        """Return all blocks but one, which the plugin pads with."""
+        """Return the rounding to all blocks but one, which the plugin uses for padding."""
         return Rounding(spare=1)
 
     @property
     def unknown(self) -> list[str]:
-        """Return what of the server gives its steps other shapes than limits and traffic tell."""
+        """Return the features of the server that give its steps other shapes than limits and traffic show."""
         given = self.given
         said = {
             "speculative decoding": given.num_speculative_tokens,
@@ -59,10 +59,10 @@ class PluginBucketing:
         return [name for name, value in said.items() if value]
 
     def env(self) -> dict[str, str]:
-        """Return the variables that set this for a server.
+        """Return the variables that set these buckets for a server.
 
         Raises:
-            InputError: for a strategy that the server's version does not have.
+            InputError: The server's version does not have the strategy.
         """
         try:
             return self.given.settings.env(self.given.rules)
@@ -70,10 +70,10 @@ class PluginBucketing:
             raise self._of_model(problem) from None
 
     def changed_by(self, env: Mapping[str, str]) -> PluginBucketing:
-        """Return the buckets with what a user's own environment says of them.
+        """Return the buckets with the changes of a user's environment.
 
         Raises:
-            InputError: for a variable that stops the server at start.
+            InputError: A variable stops the server at start.
         """
         said = frozenset(name for name, value in env.items() if self.env().get(name) != value)
         try:
@@ -93,18 +93,18 @@ class PluginBucketing:
         return changed
 
     def _refuse_several_prompts(self) -> None:
-        """Refuse several prompts in one step where the server stops at the first such step."""
+        """Refuse several prompts per step if the server stops at such a step."""
         most, merged = self.given.max_num_prefill_seqs, self.given.settings.merged_prefill
         if most > 1 and self.one_prompt:
             key, value = ("VLLM_MERGED_PREFILL", "true") if merged else ("VLLM_PROMPT_BS_BUCKET_MAX", most)
-            remedy = "leave it out" if merged else "leave it out, which is 1"
+            remedy = "leave it out" if merged else "leave it out, which means 1"
             raise refusal("", key, value, f"puts several prompts into one step, at which {self.one_prompt}; {remedy}")
 
     def counts(self, max_num_batched_tokens: int, num_hpu_blocks: int | None) -> BucketCounts:
-        """Return how many graphs a start warms up; without the blocks of the device, those of the worst case.
+        """Return the graphs that a start warms up; without the device's blocks, those of the worst case.
 
         Raises:
-            InputError: for what stops the server or kills it in warm-up, by the key of the model that is to change.
+            InputError: The server would stop, or fail in the warm-up. The message names the model's key to change.
         """
         if not self.warms:
             return BucketCounts()
@@ -127,7 +127,7 @@ class PluginBucketing:
         return BucketCounts(len(found.prompt), len(found.decode), 0, num_hpu_blocks is None, notes)
 
     def _amiss(self, found: PluginBuckets, held: int | None) -> tuple[str, ...]:
-        """Return what of a strategy's buckets is short of the model's other keys, or beyond the cards."""
+        """Return notes about a strategy's buckets that do not cover the model's other keys, or exceed the cards."""
         given, decode = self.given, found.seeds.rows
         if not decode:
             return ()
@@ -147,7 +147,7 @@ class PluginBucketing:
         return (*notes, *self._beyond(found, held))
 
     def _beyond(self, found: PluginBuckets, held: int | None) -> tuple[str, ...]:
-        """Return that ranges go far beyond the blocks of a device, which may be too much for a warm-up."""
+        """Return a note if ranges far exceed the blocks of a device, which may be too much for a warm-up."""
         most = found.seeds.most_blocks()
         if held is None or self.given.settings.use_contiguous_pa or most <= MOST_TIMES * held:
             return ()
@@ -160,20 +160,20 @@ class PluginBucketing:
         else:
             why, off = "no", "leave VLLM_CONTIGUOUS_PA out of env"
         return (
-            f"decode buckets go up to {most} blocks{by}, and the cards hold {held}: {why} step needs more than {limit}"
-            f", and the server may die in warm-up; set {named} {limit}, or {off}",
+            f"decode buckets go up to {most} blocks{by}, and the cards have {held}: {why} step needs more than {limit}"
+            f", and the server may fail in the warm-up; set {named} {limit}, or {off}",
         )
 
     def _gaps(self, found: PluginBuckets, held: int | None) -> tuple[str, ...]:
-        """Return what of a bucket file is short, by no more than the blocks of a device are known before it is read.
+        """Return notes about a bucket file that is too small, as far as the device's blocks are known.
 
         Raises:
-            InputError: for a file that lacks a step which the model's other keys allow.
+            InputError: The file has no bucket for a step that the model's other keys allow.
         """
         given = self.given
         if self.unknown:
             what = " and ".join(self.unknown)
-            return (f"it is not checked whether bucketing.file covers every step: nothing is known of those of {what}",)
+            return (f"it is not checked whether bucketing.file covers every step: the steps of {what} are unknown",)
         most = found.decode.most_blocks()
         blocks = most if held is None or most >= BLOCKS_KNOWN * held else held
         server = PlanLimits(
@@ -186,10 +186,10 @@ class PluginBucketing:
         if lacks:
             sequences, tokens, more = lacks
             if tokens > 1 and not given.rules.whole_context:
-                version, ways = given.vllm_version, "strategy exp, or a newer vLLM, has one"
+                version, ways = given.vllm_version, "use strategy exp, or a newer vLLM"
                 dropped = f"vLLM {version} drops buckets whose tokens and context together are above max_model_len"
                 step = f"a prompt step of {sequences} x {tokens} tokens after {counted(more, 'block')} of context"
-                return (f"{dropped}: {step} has none in bucketing.file, and compiles while serving; {ways}",)
+                return (f"{dropped}: {step} has no bucket in bucketing.file and compiles while serving; {ways}",)
             step = f"decode step of {counted(sequences, 'sequence')} and {counted(more, 'block')}"
             if tokens > 1:
                 step = f"prompt step of {sequences} x {tokens} tokens after {counted(more, 'block')} of context"
@@ -197,17 +197,17 @@ class PluginBucketing:
             raise refusal("", "bucketing.file", None, f"{allowed}; playbooks/tune.yml plans one that covers every step")
         if held and uncovered(found, replace(server, num_hpu_blocks=held)):
             return (
-                f"bucketing.file holds decode steps of up to {most} blocks, and the cards about {held}: if the server "
-                f"counts more than {most}, plan it again, or set num_gpu_blocks_override: {most}",
+                f"bucketing.file covers decode steps of up to {most} blocks, and the cards have about {held}: if the "
+                f"server reports more than {most}, plan it again, or set num_gpu_blocks_override: {most}",
             )
         return ()
 
     def worst_blocks(self) -> int:
-        """Return the blocks of max_num_seqs sequences of max_model_len."""
+        """Return the blocks of max_num_seqs sequences of max_model_len tokens."""
         return -(-self.given.max_model_len // self.given.block_size) * self.given.max_num_seqs
 
     def _refuse_worst(self, given: PluginInput) -> None:
-        """Refuse decode buckets of several times the blocks that the cards hold, in which a warm-up dies."""
+        """Refuse decode buckets of several times the cards' blocks, with which a warm-up fails."""
         settings, held = given.settings, given.num_hpu_blocks
         if settings.use_contiguous_pa or settings.strategy != "exp" or given.rules.first_form:
             return
@@ -221,13 +221,13 @@ class PluginBucketing:
             "",
             "max_num_seqs",
             given.max_num_seqs,
-            f"asks for decode buckets of {most} blocks at max_model_len {given.max_model_len}, and the cards "
-            f"hold {held}: without contiguous PA the server dies in warm-up; {fewer}enable_prefix_caching: false"
+            f"makes decode buckets of {most} blocks at max_model_len {given.max_model_len}, and the cards "
+            f"have {held}: without contiguous PA the server fails in the warm-up; {fewer}enable_prefix_caching: false"
             f"{pad if given.rules.names_strategy else ''}",
         )
 
     def _of_model(self, problem: InputError) -> InputError:
-        """Return an error about a variable as one about the key of the model that has written it."""
+        """Return an error about a variable as an error about the model's key that sets it."""
         key, value, allowed = problem.finding or ("bucketing", None, str(problem))
         if key in self.own:
             named = f"env: {key}"
@@ -243,12 +243,12 @@ class PluginBucketing:
 
 
 def _written(variable: str) -> str:
-    """Return how a model writes what the plugin calls VLLM_DECODE_BS_BUCKET_MAX."""
+    """Return the model's key for a variable of the plugin such as VLLM_DECODE_BS_BUCKET_MAX."""
     dimension, part = variable.removeprefix("VLLM_").split("_BUCKET_")
     return f"bucketing.{dimension.lower()}.{part.lower()}"
 
 
-# Keys of a model, by what the vendor's code calls them.
+# Keys of a model, by the names in the vendor's code.
 NAMES = {
     "VLLM_BUCKETING_STRATEGY": "bucketing.strategy",
     "VLLM_BUCKETING_FROM_FILE": "bucketing.file",

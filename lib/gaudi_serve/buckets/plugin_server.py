@@ -1,4 +1,4 @@
-"""To which bucket a running server of the vendor's plugin pads a shape."""
+"""The bucket to which a running server of the vendor's plugin pads a shape."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ from .bucket_grid import Bucket, BucketGrid
 from .plugin import PluginBuckets, plugin_buckets
 from .plugin_input import LARGEST, PluginInput
 
-# What a shape that no bucket holds is made up to multiples of.
+# A shape without a bucket is rounded up to multiples of these.
 BATCH_STEP, QUERY_STEP, BLOCK_STEP = 2, 32, 32
 
 
 @dataclass(frozen=True)
 class Padded:
-    """A bucket, and whether it was warmed up; if not, it compiles while serving."""
+    """A bucket, and whether it was warmed up. If not, it compiles while serving."""
 
     bucket: Bucket
     warmed: bool
 
 
 def fallback(value: int, step: int) -> int:
-    """Return a part of a shape as a server makes it up that has no bucket for it: the larger, the coarser."""
+    """Return a part of a shape without a bucket, rounded up by the server: larger values have larger steps."""
     if value <= 1:
         return value
     size = math.ceil(math.pow(value, 1 / 3)) * step
@@ -33,18 +33,18 @@ def fallback(value: int, step: int) -> int:
 
 
 class PluginServer:
-    """A server that pads shapes and remembers those that it had no bucket for, as the vendor's does."""
+    """A server that pads shapes and remembers those without a bucket, like the vendor's."""
 
     def __init__(self, given: PluginInput, buckets: PluginBuckets | None = None) -> None:
-        """Take a server and the buckets that it has warmed up; by default those that it makes itself.
+        """Store a server and its warmed-up buckets, by default those that it makes itself.
 
         Raises:
-            InputError: as plugin_buckets does.
+            InputError: See plugin_buckets.
         """
         self.given = given
         self.buckets = plugin_buckets(given) if buckets is None else buckets
         ends, most = given.rules.fallback_context, self.buckets.decode.most_blocks() or LARGEST
-        # No decode step is looked up with more blocks than the largest bucket has.
+        # No decode step is searched with more blocks than the largest bucket has.
         self._most_looked_up = most if ends == "sequence" else LARGEST
         self._most_blocks = given.num_hpu_blocks if ends == "device" else most
         a_sequence = math.ceil((given.max_model_len - 1) / given.block_size)
@@ -55,9 +55,9 @@ class PluginServer:
         """Return the bucket of a prompt step.
 
         Args:
-            batch: sequences of the step.
-            query: tokens of the longest of them in this step.
-            ctx: KV-cache blocks before these tokens.
+            batch: Sequences of the step.
+            query: Tokens of the longest one in this step.
+            ctx: KV cache blocks before these tokens.
         """
         if not self.given.settings.enabled:
             return Padded((batch, query, ctx), False)
@@ -68,9 +68,9 @@ class PluginServer:
         """Return the bucket of a decode step.
 
         Args:
-            batch: sequences of the step.
-            blocks: KV-cache blocks of all of them; with contiguous paged attention the highest block id + 1.
-            seed_buckets: those from before speculative decoding was taken into account come first.
+            batch: Sequences of the step.
+            blocks: KV cache blocks of all of them; with contiguous paged attention the highest block id + 1.
+            seed_buckets: Search the buckets from before speculative decoding first.
         """
         if not self.given.settings.enabled:
             return Padded((batch, 1, blocks), False)
@@ -93,7 +93,7 @@ class PluginServer:
         return self.buckets.prompt if phase == "prompt" else self.buckets.decode
 
     def _add(self, phase: str, bucket: Bucket) -> Padded:
-        """Remember a bucket that compiles now; where the limits cut it down it may be one that is there."""
+        """Remember a bucket that compiles now. If the limits reduced it, it may already exist."""
         warmed = bucket in self._warmed(phase)
         if not warmed and bucket not in self._added[phase]:
             self._added[phase] = BucketGrid.of([*self._added[phase], bucket])
@@ -115,21 +115,21 @@ class PluginServer:
 def hpu_plugin_padded_shape(
     given: Mapping[str, Any], shape: Any, remember: bool = True
 ) -> dict[str, Any] | list[dict[str, Any]]:
-    """Return to which bucket a server of the vendor's plugin pads a running shape.
+    """Return the bucket to which a server of the vendor's plugin pads a running shape.
 
     Args:
-        given: as hpu_plugin_buckets takes it.
-        shape: ``{phase: prompt, batch, query, ctx}`` (sequences, tokens, KV-cache blocks of context) or
-            ``{phase: decode, batch, blocks}``, with ``seed_buckets: true`` where the buckets from before speculative
-            decoding come first. One shape is asked of a server that was just started. A list is asked of one server,
-            one shape after the other: what falls on no bucket is compiled and remembered, and may answer a later one.
-        remember: false asks each shape of a list of a server that was just started.
+        given: See hpu_plugin_buckets.
+        shape: ``{phase: prompt, batch, query, ctx}`` (sequences, tokens, KV cache blocks of context) or
+            ``{phase: decode, batch, blocks}``, with ``seed_buckets: true`` if the buckets from before speculative
+            decoding come first. A single shape is for a newly started server. A list is for one server, one shape
+            after the other: a shape without a bucket is compiled and remembered, and later shapes may use it.
+        remember: False: each shape of a list is for a newly started server.
 
     Returns:
-        ``bucket``: [sequences, tokens, blocks]; ``warmed``: false where it compiles while serving. A list for a list.
+        ``bucket``: [sequences, tokens, blocks]; ``warmed``: false if it compiles while serving. A list for a list.
 
     Raises:
-        InputError: for a shape with a key or value that is none, and as hpu_plugin_buckets does.
+        InputError: A shape has an invalid key or value. See also hpu_plugin_buckets.
     """
     if not isinstance(remember, bool):
         raise refusal("", "remember", remember, "is not true or false")

@@ -1,4 +1,4 @@
-"""What the sliced attention of strategy pad asks of a server: since vLLM 0.21 a model is not built without it."""
+"""The requirements of strategy pad's sliced attention. Since vLLM 0.21 the server does not start without them."""
 
 from __future__ import annotations
 
@@ -10,33 +10,33 @@ from .plugin_input import TRUE, PluginInput, integer
 
 ENABLED, FROM, CHUNK = (f"VLLM_HPU_FSDPA_SLICE_{name}" for name in ("ENABLED", "SEQ_LEN_THLD", "CHUNK_SIZE"))
 OLD = "VLLM_EXPONENTIAL_BUCKETING"
-# Tokens: the attention's kernel takes chunks of so many, and slices prompts from the default start on.
+# Tokens: the attention's kernel needs chunks of STEP, and slices prompts from DEFAULT_FROM on.
 STEP, DEFAULT_FROM = 1024, 8192
 
 
 def slices(given: PluginInput, env: Mapping[str, str]) -> bool:
-    """Tell whether a server cuts the attention of long prompts into slices: with pad, unless told otherwise."""
+    """Return whether a server cuts the attention of long prompts into slices. Strategy pad does by default."""
     chosen = env.get("VLLM_BUCKETING_STRATEGY") == "pad" and given.rules.names_strategy
     usual = given.settings.enabled and not given.settings.merged_prefill
     return chosen and usual and env.get(ENABLED, "true").lower() in TRUE
 
 
 def refuse_slicing(given: PluginInput, env: Mapping[str, str]) -> None:
-    """Refuse what a server with strategy pad would not be built with.
+    """Refuse settings with which a server with strategy pad would not start.
 
     Args:
-        given: the server.
-        env: its whole environment, whose numbers have been read.
+        given: The server.
+        env: Its complete environment, whose numbers have been read.
 
     Raises:
-        InputError: naming the variable or the field, with a remedy.
+        InputError: The message names the variable or the field, with a remedy.
     """
     if not slices(given, env):
         return
     block, tokens, off = given.block_size, given.max_num_batched_tokens, f"or set {ENABLED} to false"
     stops = "strategy pad slices attention, and the server stops when the model is built"
     if OLD in env:
-        raise refusal("", OLD, env[OLD], f"takes the place of strategy pad: {stops}; leave it out")
+        raise refusal("", OLD, env[OLD], f"replaces strategy pad: {stops}; leave it out")
     least = max(STEP, block + 1)
     said, chunk = integer(env, FROM), integer(env, CHUNK)
     start = min(tokens, DEFAULT_FROM) if said is None else said

@@ -1,4 +1,4 @@
-"""The values of each dimension, which a strategy of the plugin makes and its buckets are combined of."""
+"""The values of each dimension, from which a strategy of the plugin combines its buckets."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class PluginValues:
-    """Sorted values: sequences (bs), tokens (query), KV-cache blocks (ctx, block)."""
+    """Sorted values: sequences (bs), tokens (query), KV cache blocks (ctx, block)."""
 
     prompt_bs: tuple[int, ...]
     prompt_query: tuple[int, ...]

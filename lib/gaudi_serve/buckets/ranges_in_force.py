@@ -1,4 +1,4 @@
-"""What the plugin's linear and padding-aware bucketing do alike with their ranges."""
+"""Common parts of the plugin's linear and padding-aware bucketing."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ Maker = Callable[[PluginInput, str, PluginRange], "tuple[int, ...]"]
 
 
 def merged(given: PluginInput, ranges: PluginRanges, context: int) -> PluginRanges:
-    """Return the ranges as merged prefill changes them; as they are without it.
+    """Return the ranges with the changes of merged prefill, or unchanged without it.
 
     Args:
-        given: the server.
-        ranges: those in force without it.
-        context: the blocks of context that one prompt may have.
+        given: The server.
+        ranges: The effective ranges without it.
+        context: The most blocks of context of one prompt.
     """
     if not given.settings.merged_prefill:
         return ranges
@@ -32,29 +32,29 @@ def merged(given: PluginInput, ranges: PluginRanges, context: int) -> PluginRang
 
 
 def blocks_in_reach(given: PluginInput, ranges: PluginRanges, of_device: bool = False) -> PluginRanges:
-    """Return the ranges with decode blocks that the device holds.
+    """Return the ranges with decode blocks limited to the device.
 
     Args:
-        given: the server.
-        ranges: those in force.
-        of_device: the minimum is compared with the blocks of the device, not with the maximum.
+        given: The server.
+        ranges: The effective ranges.
+        of_device: Compare the minimum with the blocks of the device, not with the maximum.
     """
     blocks, on_device = ranges.decode_block, given.num_hpu_blocks
     before, always = blocks.max or 0, given.rules.always_on_device
     if given.settings.use_contiguous_pa or always:
         blocks = replace(blocks, max=min(before, on_device))
     bound = on_device if of_device else blocks.max or 0
-    # Versions that always end there leave a minimum as it is where the maximum was below.
+    # Versions that always end at the device do not change a minimum if the maximum was below.
     if (blocks.min or 0) > bound and not (always and before <= on_device):
         blocks = replace(blocks, min=max(1, bound - (blocks.step or 0)))
     return replace(ranges, decode_block=blocks)
 
 
 def values_of(given: PluginInput, ranges: PluginRanges, maker: Maker) -> PluginValues:
-    """Return the values of all dimensions, made by one strategy's rule.
+    """Return the values of all dimensions, by one strategy's rule.
 
     Raises:
-        InputError: as the maker does.
+        InputError: See the maker.
     """
     return PluginValues(
         prompt_bs=maker(given, "PROMPT_BS", ranges.prompt_bs),

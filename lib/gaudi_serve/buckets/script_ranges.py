@@ -1,4 +1,4 @@
-"""The buckets that a launch script of the vendor sets, from the keys of a model."""
+"""The buckets that the vendor's launch script sets, from the keys of a model."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def bucket_ranges(spec: Spec) -> BucketRanges:
 
 
 def script_ranges(requests: Iterable[Request], limits: PlanLimits) -> BucketRanges:
-    """Return the ranges that the launch script of release 1.21 makes for requests of these lengths."""
+    """Return the ranges that the launch script of release 1.21 sets for requests of these lengths."""
     lengths = [(one.input_tokens, one.output_tokens) for one in requests]
     inputs, outputs = [one for one, _ in lengths], [one for _, one in lengths]
     spec: dict[str, Any] = {

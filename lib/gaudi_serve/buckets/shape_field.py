@@ -1,11 +1,11 @@
-"""Steps of one phase on a grid of places where buckets may stand, and what buckets there would pad.
+"""Steps of one phase on a grid of possible buckets, and the padding with these buckets.
 
-A shape is (x, y): (tokens, blocks of context) of a prompt step, (sequences, blocks) of a decode step. A server takes
-the first bucket in sorted order with both parts at least the wanted: the rows of buckets with equal x by their x, and
-in the first row that reaches high enough the first y. So each row takes what no row before it has held.
+A shape is (x, y): (tokens, blocks of context) of a prompt step, (sequences, blocks) of a decode step. A server uses the
+first bucket in sorted order that is large enough in both parts. It searches the rows of buckets with equal x by their
+x, and in the first row that reaches high enough, the first y. So each row gets the shapes that no row before it covers.
 
-The steps of several speeds of the server are counted at once: a count is one integer with a lane for each speed, wide
-enough for all its padded work, so that one sum or product counts for all of them.
+The steps of several speeds of the server are counted at once. A count is one integer with a lane for each speed, wide
+enough for all its padded work. So one sum or product counts for all of them.
 """
 
 from __future__ import annotations
@@ -17,26 +17,26 @@ from itertools import accumulate
 from operator import mul
 
 Shape = tuple[int, int]
-Places = tuple[Shape, ...]  # buckets as indices into xs and ys, sorted
-Weights = Sequence[float]  # of the steps of each speed
+Places = tuple[Shape, ...]  # Buckets as indices into xs and ys, sorted.
+Weights = Sequence[float]  # Weights of the steps of each speed.
 NOT_HELD = float("inf")
-FINE = 60  # bits of the largest weight
+FINE = 60  # Bits of the largest weight.
 
 
 @dataclass(frozen=True)
 class Phase:
-    """What is asked of the buckets of a phase.
+    """The requirements for the buckets of a phase.
 
     Attributes:
-        shapes: by speed of the server, how many steps of each shape ran.
-        most_x: the largest x that can be asked for.
-        top: the largest y that can be asked for with this x.
-        falling: top falls as x grows; else it rises, or is the same.
-        least_y: the least y that the server keeps a bucket of this x with.
-        least_x: the least x of a bucket.
-        measures: two kinds of padded work of a bucket; a step's padding is the bucket's less the shape's. The first
-            depends on x alone, the second does not fall as y grows.
-        worth: what a share of padding counts in each, where their sum is to be least.
+        shapes: by speed of the server, the number of steps of each shape.
+        most_x: the largest possible x.
+        top: returns the largest possible y for an x.
+        falling: top falls as x grows; otherwise it rises or stays the same.
+        least_y: returns the smallest y of a bucket of this x in the server.
+        least_x: the smallest x of a bucket.
+        measures: two kinds of padded work of a bucket. A step's padding is the bucket's minus the shape's. The first
+            depends only on x, and the second does not fall as y grows.
+        worth: the weight of each share of padding in the sum to minimise.
     """
 
     shapes: Sequence[Mapping[Shape, int]]
@@ -62,17 +62,17 @@ class Phase:
 
 @dataclass(frozen=True)
 class _Held:
-    """Weighted steps within the first i values of x and the first j of y, ``sums[i][j]`` in units."""
+    """Weighted steps within the first i values of x and the first j of y: ``sums[i][j]``, in units."""
 
     sums: list[list[int]]
     unit: float
 
 
 class ShapeField:
-    """A phase over the places of a grid; ``xs`` and ``ys`` have what every shape that can be asked for needs."""
+    """A phase over the places of a grid. ``xs`` and ``ys`` have the values that all possible shapes need."""
 
     def __init__(self, phase: Phase, xs: Sequence[int], ys: Sequence[int]) -> None:
-        """Take the places: xs with phase.most_x at their end, ys with the largest of all tops at theirs."""
+        """Store the places. The last x is phase.most_x, and the last y is the largest of all tops."""
         self.phase, self.xs, self.ys = phase, list(xs), list(ys)
         first, second = phase.measures
         self.first = [[first(x, y) for y in ys] for x in xs]
@@ -87,7 +87,7 @@ class ShapeField:
             for (x, y), count in shapes.items():
                 counts[bisect_left(xs, x)][bisect_left(ys, y)] += count << shift
         self._counts = counts
-        # held[i][j]: steps within the first i values of x and the first j of y.
+        # held[i][j] counts steps within the first i values of x and the first j of y.
         self.held = _summed(counts)
         self._weighted: dict[tuple[float, ...], _Held] = {}
         self.real = phase.real()
@@ -96,32 +96,32 @@ class ShapeField:
         self.lowest = [bisect_left(ys, phase.least_y(x)) for x in xs]
         tops = [phase.top(x) for x in xs]
         starts = [phase.top(1), *(phase.top(min(x + 1, phase.most_x)) for x in xs[:-1])]
-        # What a row has to reach that holds all from the first place on, and all up to this place.
+        # The heights that a row must reach to cover everything from its first place, and everything up to its own.
         self._from = [bisect_left(ys, top) for top in starts]
         self._upto = [bisect_left(ys, top) for top in tops]
 
     def need(self, low: int, high: int) -> int:
-        """Return the place of the largest y that can be asked for with x of the places low to high."""
+        """Return the place of the largest possible y for x from the places low to high."""
         return self._from[low] if self.phase.falling else self._upto[high]
 
     def allows(self, place: Shape) -> bool:
-        """Tell whether a bucket may stand at a place: the server keeps it."""
+        """Return whether the server would keep a bucket at a place."""
         i, j = place
         return 0 <= i < len(self.xs) and self.lowest[i] <= j < len(self.ys)
 
     def lanes(self, number: int) -> list[int]:
-        """Return, by speed, what a sum over all of them has."""
+        """Return, by speed, the parts of a sum over all of them."""
         mask = self._mask
         return [(number >> shift) & mask for shift in self._shifts]
 
     def padded(self, places: Places) -> tuple[int, int] | None:
         """Return the padded work of all steps in both measures, each as ``lanes`` takes it.
 
-        None where a shape is left without a bucket.
+        None if a shape has no bucket.
         """
         one = two = 0
         held, left = self.held, -1
-        # Stretches of x places up to the last row: first and last place, and the y place up to which they are held.
+        # Ranges of x places up to the last row: first place, last place, and the y place up to which they are covered.
         stretches: list[tuple[int, int, int]] = []
         at, count = 0, len(places)
         while at < count:
@@ -152,7 +152,7 @@ class ShapeField:
         return all(height >= self.need(begin, last) for begin, last, height in stretches)
 
     def _weigh(self, weights: Weights) -> _Held:
-        """Return the sums of ``held`` where a step of each speed counts as much as its weight."""
+        """Return the sums of ``held`` with the steps of each speed multiplied by its weight."""
         key = tuple(weights)
         if key not in self._weighted:
             unit = max(key) / 2**FINE or 1.0
@@ -163,13 +163,13 @@ class ShapeField:
         return self._weighted[key]
 
     def best_rows(self, weights: tuple[Weights, Weights], price: float, part: float = 1) -> Places:
-        """Return the cheapest buckets whose rows each hold all of theirs.
+        """Return the cheapest buckets whose rows each cover all their shapes.
 
         Args:
-            weights: by speed, of each of the two measures in the cost.
-            price: of a bucket.
-            part: rows but for the last hold this part of their steps, and nothing of what was never seen; the last
-                takes the rest, which the cost leaves out. With 1 they hold all that can be asked for.
+            weights: By speed, for each of the two measures in the cost.
+            price: The price of a bucket.
+            part: Rows except the last cover this part of their steps, and only observed shapes. The last row takes the
+                rest, which the cost leaves out. With 1 the rows cover everything possible.
         """
         one, two = (self._weigh(part) for part in weights)
         best: list[tuple[float, int, tuple[int, ...]]] = []
@@ -179,7 +179,7 @@ class ShapeField:
                 before = best[low - 1][0] if low else 0.0
                 cost, ys = self._best_row(low, high, (one, two), price, part)
                 if cost >= found[0]:
-                    break  # a row that holds more costs more
+                    break  # A row with more places costs more.
                 if before + cost < found[0]:
                     found = (before + cost, low, ys)
             best.append(found)
@@ -194,11 +194,11 @@ class ShapeField:
     def _best_row(
         self, low: int, high: int, held: tuple[_Held, _Held], price: float, part: float
     ) -> tuple[float, tuple[int, ...]]:
-        """Return the cheapest y places of one row that holds the x places low to high, by the lower hull of lines.
+        """Return the cheapest y places of one row for the x places low to high, with the lower hull of lines.
 
-        cost(j) = price + min over k below j of cost(k) + work(j) * (steps up to j - steps up to k), where the work of
-        a bucket only grows with j: what the line of each k gives at work(j). The first measure is alike along a row, so
-        the steps alone decide on it.
+        cost(j) = price + min over k below j of cost(k) + work(j) * (steps up to j - steps up to k). The work of a
+        bucket only grows with j, so each k is a line, evaluated at work(j). The first measure is constant along a row,
+        so only the steps decide its cost.
         """
         top, start = self.need(low, high), self.lowest[high]
         if start > top:
@@ -220,7 +220,7 @@ class ShapeField:
             cost = before + count * work + price
             came[j] = owners[head]
             if -count == slopes[-1]:
-                continue  # no step between: the lower place does as well, and costs no more
+                continue  # Without a step between them, the lower place is as good and not more expensive.
             while len(slopes) - head >= 2 and (cost - offsets[-2]) * (slopes[-2] - slopes[-1]) <= (
                 offsets[-1] - offsets[-2]
             ) * (slopes[-2] + count):
@@ -242,7 +242,7 @@ def _summed(rows: Sequence[Sequence[int]]) -> list[list[int]]:
 
 
 def _way(came: Mapping[int, int], end: int) -> tuple[int, ...]:
-    """Return the places that lead to an end, by what comes before each; -1 is before the first."""
+    """Return the places that lead to an end, from the place before each; -1 is before the first."""
     found = []
     while end >= 0:
         found.append(end)
@@ -251,20 +251,20 @@ def _way(came: Mapping[int, int], end: int) -> tuple[int, ...]:
 
 
 def places_of(weights: Mapping[int, float], most: int, count: int, least: int, always: Sequence[int]) -> list[int]:
-    """Return about so many values: where the weight is, and, where no step was seen, by doubling.
+    """Return about ``count`` values: by weight, and by doubling where no step was observed.
 
     Args:
-        weights: how many steps were seen of a value.
-        most: the largest value, which is always one.
-        count: about how many; all values where there are no more of them.
-        least: the smallest.
-        always: values that are places whatever the weight.
+        weights: The number of observed steps by value.
+        most: The largest value, which is always included.
+        count: The approximate number; all values if there are no more of them.
+        least: The smallest value.
+        always: Values that are always included.
     """
     if most - least < count:
         return list(range(least, most + 1))
     values = sorted({max(least, value) for value in weights})
     if len(values) > count:
-        # Three quarters by their weight, a quarter by their number.
+        # Three quarters are chosen by weight, and a quarter by number.
         share, stride = sum(weights.values()) / (count * 0.75), max(1, round(len(values) / (count * 0.25)))
         kept, total, enough = [], 0.0, share
         for index, value in enumerate(values):

@@ -1,18 +1,18 @@
-"""Which shapes a server runs when it is asked what a trace has: a small simulation of continuous batching.
+"""The shapes that a server runs for a trace: a small simulation of continuous batching.
 
-It knows nothing of buckets, so every strategy is compared over the same steps:
+It does not use buckets, so every strategy is compared over the same steps:
 
-- Requests wait in the order of their arrival. One is admitted when fewer than max_num_seqs run and its prompt's blocks
+- Requests wait in the order of their arrival. One is admitted if fewer than max_num_seqs run and its prompt's blocks
   are free.
-- A step has max_num_batched_tokens: one for each running sequence, the rest for prompts. Each prompt runs alone; one
-  that does not fit goes on in the next step, with what was computed as its context.
+- A step has max_num_batched_tokens: one for each running sequence, the rest for prompts. Each prompt runs alone. One
+  that does not fit continues in the next step, with its computed tokens as context.
 - Then all running sequences decode one token. A sequence of t tokens that decodes one more has ceil((t + 1) /
-  block_size) blocks; where the device has none left, the sequence that came last loses its blocks and waits at the
-  front, to compute its tokens again.
-- A step's seconds follow from its real shape (below): what matters of them is how many sequences come to run together.
-  Nobody knows them well, so the same requests are served by servers of many speeds.
-- Nothing is found in a prefix cache, and with contiguous blocks the highest block id is their number: a trace tells
-  neither.
+  block_size) blocks. If the device has no free block, the sequence that came last loses its blocks. It waits at the
+  front and computes its tokens again.
+- A step's seconds depend on its real shape (see below). They matter only for how many sequences run together. They are
+  not known well, so the same requests are simulated on servers of many speeds.
+- Nothing is found in a prefix cache, and with contiguous blocks the highest block id is their number. A trace does not
+  contain either.
 """
 
 from __future__ import annotations
@@ -28,23 +28,23 @@ from ..core.errors import known, mapping, number, refusal, whole
 from .plan_limits import DECODE_S, PlanLimits
 from .plugin_input import LARGEST
 
-# Round figures of an 8B model on one card.
+# Round numbers for an 8B model on one card.
 PROMPT_S, PROMPT_TOKENS_A_S = 0.005, 20_000
 DECODE_SEQUENCE_S, DECODE_BLOCK_S = 1e-4, 2e-6
-# Times the assumed speed: close together where a server is likely to be, and a factor of 1.26 apart further away.
+# Multiples of the assumed speed: dense where a server is likely to be, and a factor of 1.26 apart further away.
 SPEEDS = tuple(2.0 ** (power / 12) for power in (-24, -20, -16, *range(-12, 13, 3), 16, 20, 24))
 ASSUMED = SPEEDS.index(1.0)
-SLOWEST, FASTEST, HALVINGS = 1 / 64, 64.0, 8  # where the speed of servers that run is looked for
-PARTS = 3  # of a trace, of which the last one is held out
-# Attention to so many blocks of context costs a prompt's token as much as all the rest of the model does.
+SLOWEST, FASTEST, HALVINGS = 1 / 64, 64.0, 8  # The bounds for the speed of running servers, and the halvings.
+PARTS = 3  # Parts of a trace. The last one is held out.
+# Attention to this many blocks of context costs as much per prompt token as the rest of the model.
 CONTEXT_WORTH = 256
 FIELDS = ("arrival_s", "input_tokens", "output_tokens")
-FEWEST_PARTED = 60  # requests, of which a third is worth to be held out
+FEWEST_PARTED = 60  # With fewer requests, none are held out.
 
 
 @dataclass(frozen=True)
 class Request:
-    """One request: seconds since any begin, tokens of its prompt, tokens of its answer."""
+    """One request: arrival in seconds since any start, tokens of its prompt, tokens of its answer."""
 
     arrival_s: float
     input_tokens: int
@@ -53,7 +53,7 @@ class Request:
 
 @dataclass(frozen=True)
 class Shapes:
-    """How many steps of each shape ran.
+    """The number of steps of each shape.
 
     prompt: by (tokens, blocks of context), each of one sequence. decode: by (sequences, blocks).
     """
@@ -63,11 +63,11 @@ class Shapes:
 
     @property
     def steps(self) -> int:
-        """Return how many steps ran."""
+        """Return the number of steps."""
         return sum(self.prompt.values()) + sum(self.decode.values())
 
     def with_(self, other: Shapes) -> Shapes:
-        """Return these steps and others."""
+        """Return these steps together with others."""
         return Shapes(Counter(self.prompt) + Counter(other.prompt), Counter(self.decode) + Counter(other.decode))
 
 
@@ -75,7 +75,7 @@ def read_trace(given: Any) -> list[Request]:
     """Return the requests of a list of mappings with arrival_s, input_tokens and output_tokens.
 
     Raises:
-        InputError: for what is not a list of at least one, and for a row with a key or value that is none.
+        InputError: The value is not a list with at least one item, or a row has an invalid key or value.
     """
     rows = "a list of {arrival_s, input_tokens, output_tokens}, at least one"
     if not isinstance(given, (list, tuple)) or not given:
@@ -96,10 +96,10 @@ def read_trace(given: Any) -> list[Request]:
 
 
 def fitting(requests: list[Request], limits: PlanLimits) -> tuple[list[Request], list[dict[str, Any]]]:
-    """Return the requests as the server takes them, by arrival, and those that it does not take.
+    """Return the requests that the server accepts, by arrival, and those that it refuses.
 
-    An answer ends at max_model_len and where the device has no block left; a prompt that leaves no room for one token
-    is refused by the server: row, tokens and reason are returned.
+    An answer ends at max_model_len, or when the device has no free block. The server refuses a prompt that leaves no
+    room for one token. For those, row, tokens and reason are returned.
     """
     most = min(limits.max_model_len, limits.num_hpu_blocks * limits.block_size)
     taken, refused = [], []
@@ -118,7 +118,7 @@ def fitting(requests: list[Request], limits: PlanLimits) -> tuple[list[Request],
 class Traffic:
     """The steps of the same requests at each of SPEEDS.
 
-    parts: by speed, those of the parts of the trace, in the order of time; one part where there are too few requests.
+    parts: by speed, those of the parts of the trace in order of time; one part if there are too few requests.
     """
 
     parts: tuple[tuple[Shapes, ...], ...]
@@ -134,19 +134,19 @@ class Traffic:
         return self.shapes[ASSUMED]
 
     def held_out(self) -> tuple[Traffic, Traffic] | None:
-        """Return all but the last part, and the last part; None where there is one alone."""
+        """Return all parts but the last, and the last part; None if there is only one."""
         if len(self.parts[0]) == 1:
             return None
         return Traffic(tuple(parts[:-1] for parts in self.parts)), Traffic(tuple(parts[-1:] for parts in self.parts))
 
 
 def traffic_of(requests: list[Request], limits: PlanLimits, decode_step_s: float = DECODE_S) -> Traffic:
-    """Return the steps of servers of all speeds for requests that they take, as ``fitting`` returns them.
+    """Return the steps of servers of all speeds for accepted requests, as ``fitting`` returns them.
 
     Args:
-        requests: at least one.
-        limits: of the server.
-        decode_step_s: seconds that a decode step of one sequence takes at the assumed speed.
+        requests: At least one request.
+        limits: The limits of the server.
+        decode_step_s: Seconds of a decode step of one sequence at the assumed speed.
     """
     count = len(requests)
     cuts = [count * part // PARTS for part in range(1, PARTS)] if count >= FEWEST_PARTED else []
@@ -157,19 +157,19 @@ def traffic_of(requests: list[Request], limits: PlanLimits, decode_step_s: float
 
 
 def shapes_of(requests: list[Request], limits: PlanLimits, speed: float = 1.0) -> Shapes:
-    """Return the steps that a server of some speed runs for requests that it takes, as ``fitting`` returns them."""
+    """Return the steps of a server with one speed for accepted requests, as ``fitting`` returns them."""
     return _Server(requests, limits, speed, []).run()[0]
 
 
 def token_seconds(requests: list[Request], limits: PlanLimits, speed: float) -> float:
-    """Return the mean seconds between two tokens of an answer; 0 where no answer has two."""
+    """Return the mean seconds between two tokens of an answer; 0 if no answer has two."""
     server = _Server(requests, limits, speed, [])
     server.run()
     return server.token_s / server.tokens if server.tokens else 0.0
 
 
 def decode_step_of(requests: list[Request], limits: PlanLimits, token_s: float) -> float:
-    """Return the seconds of a decode step of one sequence with which tokens come so many seconds apart."""
+    """Return the seconds of a decode step of one sequence with which tokens are ``token_s`` seconds apart."""
     slow, fast = SLOWEST, FASTEST
     for _ in range(HALVINGS):
         speed = (slow * fast) ** 0.5
@@ -179,22 +179,22 @@ def decode_step_of(requests: list[Request], limits: PlanLimits, token_s: float) 
 
 @dataclass
 class _Sequence:
-    prompt: int  # tokens to compute before it decodes
-    answer: int  # tokens that it is still to give
+    prompt: int  # Tokens to compute before it decodes.
+    answer: int  # Remaining tokens of its answer.
     computed: int = 0
-    begin: int = 0  # number of its first decode step
-    alive: int = 0  # how often it was preempted: what is known of earlier lives does not count
+    begin: int = 0  # Number of its first decode step.
+    alive: int = 0  # Number of preemptions. Entries of earlier lives are ignored.
 
     def blocks(self, size: int, step: int) -> int:
-        """Return its blocks after so many decode steps were run, by all."""
+        """Return its blocks after ``step`` decode steps of the server."""
         return -(-(self.prompt + step - self.begin) // size)
 
 
 @dataclass
 class _Server:
-    """A server while it runs. Steps between two events are all alike, and are counted at once.
+    """A running server. Steps between two events are all equal and are counted at once.
 
-    speed: times that of the figures above. cuts: the requests, rising, with whose arrival a part of the trace begins.
+    speed: multiple of the speed above. cuts: in rising order, the requests whose arrival begins a part of the trace.
     """
 
     requests: list[Request]
@@ -205,21 +205,21 @@ class _Server:
     decode: Counter[tuple[int, int]] = field(default_factory=Counter)
 
     def __post_init__(self) -> None:
-        self.now, self.step, self.next = 0.0, 0, 0  # seconds; decode steps so far; the next to arrive
+        self.now, self.step, self.next = 0.0, 0, 0  # Seconds; decode steps so far; index of the next arrival.
         self.waiting: deque[_Sequence] = deque()
         self.partial: _Sequence | None = None
-        self.running: list[_Sequence] = []  # by their admission
-        self.blocks = self.reserved = 0  # of what decodes; of what is about to
+        self.running: list[_Sequence] = []  # In order of admission.
+        self.blocks = self.reserved = 0  # Blocks of decoding sequences, and of those that will decode.
         self.ends: list[tuple[int, int, _Sequence, int]] = []
-        # By the decode step modulo block_size: how many sequences begin a block there, and, as bits, where any does.
+        # By decode step modulo block_size: the sequences that begin a block there. The mask has a bit for each.
         self.growing = [0] * self.limits.block_size
         self.mask = 0
         self.serial = 0
-        # Of all answers together: seconds between their tokens, and those tokens.
+        # For all answers together: seconds between their tokens, and the number of those tokens.
         self.token_s, self.tokens = 0.0, 0
 
     def run(self) -> tuple[Shapes, ...]:
-        """Serve all requests; return the steps of each part of the trace."""
+        """Serve all requests and return the steps of each part of the trace."""
         parts: list[Shapes] = []
         while self.next < len(self.requests) or self.waiting or self.partial or self.running:
             if not (self.waiting or self.partial or self.running):
@@ -244,7 +244,7 @@ class _Server:
             self.next += 1
 
     def _prompts(self) -> tuple[list[_Sequence], bool]:
-        """Run the prompts of a step; return those that decode from now on, and whether the first has no room."""
+        """Run the prompts of a step. Return those that decode from now on, and whether the first one has no room."""
         size = self.limits.block_size
         left = max(1, self.limits.max_num_batched_tokens - len(self.running))
         joining: list[_Sequence] = []
@@ -274,7 +274,7 @@ class _Server:
         return joining, False
 
     def _decodes(self, joining: list[_Sequence], blocked: bool, waited: float) -> None:
-        """Decode with all that run, which have waited for prompts: once, and again as long as nothing else happens."""
+        """Decode with all running sequences, which have waited for prompts, and repeat until another event."""
         size = self.limits.block_size
         at = self.step % size
         while self.blocks + self.reserved + self.growing[at] > self.limits.num_hpu_blocks and len(self.running) > 1:
@@ -296,7 +296,7 @@ class _Server:
                 self._leave(one)
 
     def _quiet_steps(self, seconds: float, blocked: bool) -> int:
-        """Return how many steps are alike: until a sequence ends or begins a block, or a request can be admitted."""
+        """Return the number of equal steps: until a sequence ends or begins a block, or a request can be admitted."""
         size = self.limits.block_size
         at = (self.step + 1) % size
         turned = (self.mask >> at) | (self.mask << (size - at))
@@ -314,7 +314,7 @@ class _Server:
         self.reserved -= one.prompt // size + 1
         one.begin = self.step
         self.running.append(one)
-        self.blocks += -(-one.prompt // size)  # the block that its first step may begin counts with that step
+        self.blocks += -(-one.prompt // size)  # Its first step may begin a block, which counts with that step.
         self._grow(one, 1)
         self.serial += 1
         heappush(self.ends, (one.begin + one.answer - 1, self.serial, one, one.alive))
@@ -333,7 +333,7 @@ class _Server:
         one = self.running[-1]
         self._leave(one)
         given = self.step - one.begin
-        # The token that its last step gave is computed with the rest, and the end of that gives the next one.
+        # The token of its last step is computed with the rest, and the end of that returns the next one.
         one.prompt, one.answer = one.prompt + given + 1, one.answer - given
         one.computed, one.alive = 0, one.alive + 1
         self.waiting.appendleft(one)

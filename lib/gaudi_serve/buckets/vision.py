@@ -1,4 +1,4 @@
-"""How many graphs the plugin warms up for pictures, before those of text: one for each size that it guesses."""
+"""The number of graphs that the plugin warms up for images, before those of text: one per predicted size."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from typing import Any
 from ..core.versions import comparable
 from ..model.architecture import Architecture
 
-# Sizes by the kind of model, as its config.json names it; other kinds are warmed up by how many pictures they get, and
-# one that nobody names as most are.
+# Sizes by model type in the config.json. Other types are warmed up by the number of images. A model without a type is
+# warmed up like most models.
 SIZES = {
     "ovis": 4,
     "qwen2_5_vl": 7,
@@ -21,21 +21,21 @@ SIZES = {
     "deepseek_ocr": 6,
 }
 USUAL = 7
-COUNTS = 4  # pictures at a time: 1, 2, 4, 8
-# Square, 4:3, 3:4, 16:9 and 9:16, since this version; before, squares alone.
+COUNTS = 4  # Images at a time: 1, 2, 4, 8.
+# Square, 4:3, 3:4, 16:9 and 9:16, since this version. Before, only squares.
 SHAPES, SHAPES_SINCE = 5, "0.14.1"
-# These take pictures as they are: nothing is guessed for them since this version.
+# These use images unchanged. Since this version, no sizes are predicted for them.
 AS_THEY_ARE, AS_THEY_ARE_SINCE = ("qwen3_5", "kimi_k25", "gemma4"), "0.26.0"
-LAYERS = 27  # of what looks at pictures, where nobody says how many
+LAYERS = 27  # The default number of layers of the vision part.
 
 
 def vision_layers(spec: Mapping[str, Any], model: Architecture, version: str) -> int:
-    """Return the layers of all graphs for pictures together; 0 where nothing is warmed up for any.
+    """Return the layers of all graphs for images together; 0 if none are warmed up.
 
     Args:
-        spec: the model; where its ``smoke`` has an image, it takes pictures, whether its config.json says so or not.
-        model: its architecture.
-        version: of vLLM.
+        spec: The model. If its ``smoke`` has an image, it accepts images, even if its config.json does not show it.
+        model: Its architecture.
+        version: The version of vLLM.
     """
     limit = spec.get("limit_mm_per_prompt")
     if isinstance(limit, Mapping) and limit.get("image") == 0:

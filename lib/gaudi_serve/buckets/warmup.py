@@ -1,4 +1,4 @@
-"""How long a warm-up takes, and which requests it does not cover."""
+"""The time of a warm-up, and the requests that it does not cover."""
 
 from __future__ import annotations
 
@@ -13,39 +13,39 @@ from .linear import BucketRanges, bucket_values, padded
 
 # Measured: 72 graphs of an 8B model (32 layers, bfloat16, one card) in 49 s.
 GRAPH_SECONDS, GRAPH_LAYERS = 49 / 72, 32
-# Collectives: Qwen2-72B (80 layers) on 4 cards takes about 600 s for its 271 graphs with the manual's
-# example, 1.3 times what its layers alone explain.
+# Collectives: Qwen2-72B (80 layers) on 4 cards takes about 600 s for its 271 graphs with the manual's example, which is
+# 1.3 times what its layers alone explain.
 CARDS_SHARE = 0.15
 # DeepSeek-R1 (61 layers, FP8) on 8 cards: about an hour for 2,560 linear buckets.
 PRECISION = {"fp8": 0.75}
-# The second of the two passes (graph capture) took 20 of the 49 s; with a filled recipe cache only it is left.
+# The second of the two passes (graph capture) took 20 of the 49 s. With a filled recipe cache only that pass remains.
 CACHED_SHARE = 0.4
-# The plugin: an 8B model warms up in 66 s (bfloat16; 23 s cached) or 504 s (FP8 by INC; 34 s cached) by its pages;
-# Llama 4 Maverick (48 layers, 128 experts, 8 cards) takes 14 s a graph (vllm-gaudi#1160), where layers and cards alone
-# explain 1.5 s.
+# The plugin: by its pages, an 8B model warms up in 66 s (bfloat16; 23 s cached) or 504 s (FP8 by INC; 34 s cached).
+# Llama 4 Maverick (48 layers, 128 experts, 8 cards) takes 14 s per graph (vllm-gaudi#1160), of which layers and cards
+# explain only 1.5 s.
 PLUGIN_CACHED, PLUGIN_FP8, PLUGIN_CACHED_FP8, EXPERTS = 23 / 66, 504 / 66, 34 / 66, 9.5
-# Since 0.16.0 the plugin keeps what it makes of experts (vllm-gaudi#1068): Qwen3-VL-30B-A3B (48 layers) takes 500 s
-# where it took 3000, Qwen3.5's mixture (40 layers) 948 and 988 s (#1602). This factor is as far from one as the other.
+# Since 0.16.0 the plugin keeps its results for experts (vllm-gaudi#1068): Qwen3-VL-30B-A3B (48 layers) takes 500 s
+# instead of 3000, and Qwen3.5's mixture (40 layers) 948 and 988 s (#1602). This factor is between the two ratios.
 KEPT_EXPERTS, KEEPS_EXPERTS_SINCE = 2.55, "0.16.0"
-# Pictures: Qwen3-VL-32B spends 362 s of its warm-up on 35 graphs of 27 layers (#1182).
+# Images: Qwen3-VL-32B spends 362 s of its warm-up on 35 graphs of 27 layers (#1182).
 VISION_LAYER_SECONDS = 362 / (35 * 27)
 
 SKIPPED = "skip_warmup: every shape compiles at its first request, unless the recipe cache has it"
 
 
 def seconds_per_graph(layers: float, cards: int, precision: str = "bfloat16") -> float:
-    """Return the seconds that one graph takes to compile and capture.
+    """Return the seconds to compile and capture one graph.
 
-    0.68 s for 32 layers on one card; in proportion to the layers (a graph has so many nodes), plus
-    15 % a doubling of the cards (collectives), times 0.75 for FP8. docs/explanation/parameters.md tells where the
-    figures come from and how far off they may be (half to double).
+    0.68 s for 32 layers on one card, in proportion to the layers (the nodes of a graph), plus 15 % per doubling of the
+    cards (collectives), times 0.75 for FP8. docs/explanation/parameters.md has the sources of these numbers and their
+    error (half to double).
     """
     collectives = 1 + CARDS_SHARE * math.log2(max(1, cards))
     return GRAPH_SECONDS * layers / GRAPH_LAYERS * collectives * PRECISION.get(precision, 1.0)
 
 
 def likely_layers(parameters: float) -> float:
-    """Return about how many layers a model of so many parameters has: 32 at 8 billion, 80 at 72."""
+    """Return the likely number of layers of a model with this many parameters: 32 at 8 billion, 80 at 72 billion."""
     return float(GRAPH_LAYERS * (max(parameters, 1e8) / 8e9) ** 0.417)
 
 
@@ -59,11 +59,12 @@ def plugin_warmup_seconds(
     keeps_experts: bool = False,
     vision_layers: int = 0,
 ) -> tuple[int, int]:
-    """Return the same of a server of the plugin, by the figures of its own pages and issues.
+    """Return the estimated warm-up in seconds for a server of the plugin, without and with a filled recipe cache.
 
-    A dense model in bfloat16 takes what it takes on the fork; experts 9.5 times as long, or 2.55 times where the server
-    keeps what it makes of them; INC's FP8 7.6 times. With a filled recipe cache a third of the time in bfloat16 is
-    left, and half in FP8, whatever is compiled. ``vision_layers``, those of all graphs for pictures, come on top.
+    The numbers are from the plugin's own pages and issues. A dense model in bfloat16 takes as long as on the fork. A
+    model with experts takes 9.5 times as long, or 2.55 times if the server keeps its results for them. INC's FP8 takes
+    7.6 times. A filled recipe cache leaves a third of the plain time in bfloat16, and half in FP8, whatever else is
+    compiled. ``vision_layers``, of all graphs for images, are added.
     """
     plain = graphs * seconds_per_graph(layers, cards)
     factor = (KEPT_EXPERTS if keeps_experts else EXPERTS) if experts else 1
@@ -74,18 +75,18 @@ def plugin_warmup_seconds(
 
 
 def warmup_seconds(graphs: int, layers: float, cards: int, precision: str, **_: object) -> tuple[int, int]:
-    """Return the estimated warm-up in seconds, without and with a filled recipe cache; the rest makes no difference."""
+    """Return the estimated warm-up in seconds, without and with a filled recipe cache. Other arguments are ignored."""
     full = graphs * seconds_per_graph(layers, cards, precision)
     return round(full), round(full * CACHED_SHARE)
 
 
 def coverage_warnings(spec: Mapping[str, Any], ranges: BucketRanges) -> list[str]:
-    """Return which requests fall on no warmed bucket and compile while serving, one sentence each.
+    """Return the requests that have no warmed-up bucket and compile while serving, one sentence each.
 
     Args:
-        spec: ``input_range``, ``output_range``, ``max_model_len``, ``max_num_seqs``,
+        spec: The model, with ``input_range``, ``output_range``, ``max_model_len``, ``max_num_seqs``,
             ``max_num_batched_tokens``.
-        ranges: those of the launch.
+        ranges: The ranges of the launch.
     """
     if spec.get("skip_warmup"):
         return [SKIPPED]
@@ -93,10 +94,10 @@ def coverage_warnings(spec: Mapping[str, Any], ranges: BucketRanges) -> list[str
 
 
 def longest_warm_prompt(ranges: BucketRanges, max_num_batched_tokens: int) -> int:
-    """Return the tokens of the longest prompt that falls on a warmed bucket."""
+    """Return the tokens of the longest prompt with a warmed-up bucket."""
     values = bucket_values(*ranges.prompt_seq)
     least = ranges.prompt_bs[0]
-    # Where no bucket is within the token limit, the server keeps them all.
+    # If no bucket is within the token limit, the server keeps all of them.
     return max([value for value in values if value * least <= max_num_batched_tokens] or values)
 
 
@@ -107,7 +108,7 @@ def _prompt_warnings(spec: Mapping[str, Any], ranges: BucketRanges) -> list[str]
         return [f"prompts of {longest + 1} to {top} tokens, within input_range, compile while serving"]
     if context - 1 > longest:
         return [
-            f"max_model_len {context} lets in prompts beyond input_range: those above {longest} tokens "
+            f"max_model_len {context} allows prompts beyond input_range: those above {longest} tokens "
             "compile while serving"
         ]
     return []

@@ -1,1 +1,1 @@
-"""The keys of a model, their one merge, and the files of known models."""
+"""The keys of a model, their merge, and the files of the catalog."""

@@ -1,4 +1,4 @@
-"""The known models: one YAML file each."""
+"""The catalog of known models: one YAML file per model."""
 
 from __future__ import annotations
 
@@ -13,21 +13,21 @@ from ..engines import ENGINES
 from .keys import findings
 
 Catalog = dict[str, dict[str, Any]]
-# The project's own, wherever a playbook lies.
+# The project's own folder, independent of the playbook's place.
 BUILTIN = str(Path(__file__).resolve().parents[3] / "roles/preflight/files/catalog")
 
 
 def model_catalog(folders: Sequence[str], strict: bool = True, builtin: bool = False) -> Catalog:
-    """Read the catalog: every ``<entry>.yml`` of the folders; of two with one name the later folder's wins.
+    """Return the catalog: every ``<entry>.yml`` of the folders. A later folder overrides an earlier one.
 
     Args:
-        folders: folders.
-        strict: false leaves out what is wrong, for callers that have it said elsewhere.
-        builtin: read the project's own folder before them.
+        folders: The folders.
+        strict: False: leave out what is wrong, because another check reports it.
+        builtin: Read the project's own folder before them.
 
     Raises:
-        InputError: for folders that are not there, files that are no YAML mapping, and keys that no
-            model has; a line each, with the file, the key and what is allowed.
+        InputError: A folder is missing, a file is not a YAML mapping, or a key is unknown. The message has one line
+            each, with the file, the key and what is allowed.
     """
     if not isinstance(folders, list):
         raise InputError(f"vllm_catalog_dirs: {shown(folders)}: must be a list of folders")
@@ -43,7 +43,7 @@ def model_catalog(folders: Sequence[str], strict: bool = True, builtin: bool = F
 
 
 def catalog_folder(folder: Any) -> tuple[Catalog, list[str]]:
-    """Return the sound entries of one folder, and a sentence for each thing that is wrong in it."""
+    """Return the valid entries of one folder, and a sentence for each problem in it."""
     if not _is_folder(folder):
         return {}, [f"vllm_catalog_dirs: {readable(folder)}: no such folder"]
     entries: Catalog = {}
@@ -60,7 +60,7 @@ def catalog_folder(folder: Any) -> tuple[Catalog, list[str]]:
     return entries, problems
 
 
-# A run asks for the catalog in every task of preflight. What the process has read before it forks, every task has.
+# Every task of preflight needs the catalog. What the process reads before it forks is available to all tasks.
 @functools.cache
 def _entry(path: Path, _changed_ns: int, _size: int) -> tuple[Any, tuple[str, ...]]:
     entry, found = _read(path)
@@ -68,7 +68,7 @@ def _entry(path: Path, _changed_ns: int, _size: int) -> tuple[Any, tuple[str, ..
 
 
 def sound_entries(catalog: Mapping[Any, Any]) -> tuple[Catalog, list[str]]:
-    """Return the sound entries of a catalog that is given as a variable, and a sentence for each that is none."""
+    """Return the valid entries of a catalog in a variable, and a sentence for each invalid one."""
     entries: Catalog = {}
     problems: list[str] = []
     for name, entry in catalog.items():
@@ -83,12 +83,12 @@ def _is_folder(folder: Any) -> bool:
     try:
         return isinstance(folder, str) and Path(folder).is_dir()
     except OSError:
-        # A name that is too long, or a folder on the way that must not be searched.
+        # The name is too long, or a parent folder cannot be searched.
         return False
 
 
 def _read(path: Path) -> tuple[Any, list[str]]:
-    # Only the controller reads catalogs; modules that share this package have no yaml.
+    # Only the controller reads catalogs. Modules that share this package have no yaml.
     import yaml
 
     try:
@@ -96,25 +96,25 @@ def _read(path: Path) -> tuple[Any, list[str]]:
     except OSError as problem:
         return None, [f"cannot be read: {problem.strerror}"]
     except UnicodeDecodeError:
-        return None, ["not UTF-8; it must be a text file of YAML"]
+        return None, ["not UTF-8; it must be a YAML text file"]
     except yaml.MarkedYAMLError as problem:
         mark = problem.problem_mark
         return None, [
-            f"line {mark.line + 1}, column {mark.column + 1}: no YAML: {problem.problem}" if mark else "no YAML"
+            f"line {mark.line + 1}, column {mark.column + 1}: not YAML: {problem.problem}" if mark else "not YAML"
         ]
-    # A date that no calendar has is a ValueError.
+    # An impossible date raises ValueError.
     except (yaml.YAMLError, ValueError, RecursionError) as problem:
-        return None, [f"no YAML: {' '.join(str(problem).split())}"]
+        return None, [f"not YAML: {' '.join(str(problem).split())}"]
 
 
 def _problems(entry: Any) -> list[str]:
     if not isinstance(entry, Mapping):
         what = "is empty" if entry is None else f"is {shown(entry)}"
         return [f"{what}; a catalog entry must be a mapping with the keys of a model"]
-    problems = ["name and model belong to the models that take the entry"] if {"name", "model"} & set(entry) else []
+    problems = ["name and model belong to the models that use the entry"] if {"name", "model"} & set(entry) else []
     common = {key: value for key, value in entry.items() if key not in ("name", "model", *ENGINES)}
     own = {name: entry[name] for name in ENGINES if name in entry}
-    # A model is whole with the keys of one engine; what all have is told once.
+    # A model is complete with the keys of one engine. Keys that all engines provide are not missing.
     brought = [set(keys) for keys in own.values() if isinstance(keys, Mapping)]
     missing = set.intersection(*brought) if brought else set()
     problems += [text for key, text in _found(common) if key not in missing]
@@ -127,7 +127,7 @@ def _problems(entry: Any) -> list[str]:
 
 
 def _found(keys: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """Return what is wrong with some keys of a model, as (key, sentence)."""
+    """Return the problems with some keys of a model, as (key, sentence)."""
     found = []
     for key, value, allowed in findings({"name": "catalog", **keys}):
         text = value if value == "(hidden)" else shown(value)

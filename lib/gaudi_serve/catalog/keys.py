@@ -1,4 +1,4 @@
-"""What a user may write about a model, and one sentence for everything that is wrong with it."""
+"""The rules for the keys of a model, with one message per problem."""
 
 from __future__ import annotations
 
@@ -27,32 +27,32 @@ from .source import source_problem
 NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,62}")
 VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 SECRET = re.compile(r"(API_KEY|TOKEN|PASSWORD|SECRET)$", re.IGNORECASE)
-# Keys that nobody knows, and whose texts no message shows all the same.
+# Unknown keys with these names are refused without their value.
 SECRET_KEY = re.compile(r"(api[_-]?key|token|passw(or)?d|passphrase|secret|credential)s?$", re.IGNORECASE)
-# Options of vLLM whose value would be seen in a process list, and the variable that is not.
+# Options of vLLM whose value would be visible in a process list, and the variable to use instead.
 SECRET_OPTIONS = {"api_key": "VLLM_API_KEY", "hf_token": "HF_TOKEN"}
 TLS = "makes the server use TLS, and the supervisor probes it with plain HTTP; leave it out: a gateway provides TLS"
-# Options with which a server has no HTTP endpoint at its host and port, where it is asked whether it serves.
+# Options with which a server has no HTTP endpoint at its host and port, so it cannot be probed.
 NO_ENDPOINT = {
-    "headless": "leaves out the HTTP server; write the model in vllm_distributed_models, which sets it on workers",
-    "uds": "listens on a file in place of host and port, where the server cannot be probed; leave it out",
+    "headless": "removes the HTTP server; write the model in vllm_distributed_models, which sets it on workers",
+    "uds": "listens on a file instead of host and port, and there the server cannot be probed; leave it out",
     "ssl_certfile": TLS,
     "ssl_keyfile": TLS,
 }
-# Names of files and folders that the toolkit has beside those of the models.
+# Names of the toolkit's own files and folders, next to those of the models.
 RESERVED = (
     *("docker-proxy", "found", "gateway", "images", "images-build", "metrics", "qualification", "rollout"),
     "weights",
 )
 BUCKET = re.compile(f"VLLM_({'|'.join(DIMENSIONS)})_BUCKET_({'|'.join(PARTS)})")
 SHARES = ("VLLM_GPU_MEMORY_UTILIZATION", "VLLM_GRAPH_RESERVED_MEM", "VLLM_GRAPH_PROMPT_RATIO")
-# The plugin's buckets: docs/guides/buckets.md.
+# The plugin's buckets are described in docs/guides/buckets.md.
 STRATEGIES = (*PLUGIN_STRATEGIES, "file")
-# The old name of one of them is for environments alone.
+# PROMPT_SEQ is an old name that only environments use.
 BUCKET_RANGES = tuple(name.lower() for name in DIMENSIONS if name != "PROMPT_SEQ")
 BUCKET_PARTS = tuple(map(str.lower, PARTS))
 LARGEST_FILE = 1_000_000  # characters
-# What a started model can be asked (vllm_smoke).
+# The kinds of smoke requests (vllm_smoke).
 SMOKE_KINDS = ("text", "any", "image", "audio", "video", "tools", "embedding", "rerank")
 
 
@@ -114,7 +114,7 @@ def _reduce(value: Any) -> str | None:
 
 
 def _bucketing(value: Any) -> str | None:
-    """What is wrong with what a user says of the plugin's buckets; whether they start a server, the plan finds out."""
+    """Return the problem with a user's buckets for the plugin. The plan checks whether a server starts with them."""
     if not isinstance(value, Mapping):
         return f"must be a mapping of strategy, file, {', '.join(BUCKET_RANGES)}"
     for key, said in value.items():
@@ -130,7 +130,7 @@ def _bucketing(value: Any) -> str | None:
         if allowed:
             return allowed
     if ("file" in value) != (value.get("strategy") == "file"):
-        return "must have file where strategy is file, and only there"
+        return "must have file if strategy is file, and only then"
     return None
 
 
@@ -148,21 +148,21 @@ def _environment(value: Any) -> str | None:
 
 def _variable(name: Any, content: Any) -> str | None:
     if not isinstance(name, str) or not VARIABLE.fullmatch(name):
-        return f"must have names of letters, digits and underscores, which {name!r} is not"
+        return f"must have names of letters, digits and underscores, but has {name!r}"
     if SECRET.search(name):
-        return f"must have no secrets: {name} belongs in vllm_secrets, which is kept out of files others can read"
+        return f"must have no secrets: {name} belongs in vllm_secrets, which other users cannot read"
     if isinstance(content, str) and has_login(content):
         return f"must have no secrets: {name} has an address with a user or password, and belongs in vllm_secrets"
     if not isinstance(content, (str, int, float)) or isinstance(content, bool):
-        return f"must have quoted texts or numbers, which the value of {name} is not (quote true, false, yes, no)"
+        return f"must have quoted texts or numbers, but the value of {name} is neither (quote true, false, yes, no)"
     if not str(content).isprintable():
-        return f"must have values of one line, which that of {name} is not"
+        return f"must have values of one line, but that of {name} has several"
     allowed = _counted(name, str(content))
     return f"must not set {name} to {str(content)[:40]!r}: {allowed}" if allowed else None
 
 
 def _counted(name: str, text: str) -> str | None:
-    """What is wrong with the value of a variable that the plan itself counts with."""
+    """Return the problem with the value of a variable that the plan itself uses."""
     if name in card_variables():
         return "the plan chooses the cards; set module_ids"
     if BUCKET.fullmatch(name):
@@ -198,7 +198,7 @@ def _capabilities(value: Any) -> str | None:
         isinstance(item, str) and re.fullmatch("[A-Z][A-Z_]+", item) and item != "ALL" and not item.startswith("CAP_")
         for item in value
     )
-    return None if good else "must be a list of capabilities without CAP_, such as [IPC_LOCK]; ALL is none"
+    return None if good else "must be a list of capabilities without CAP_, such as [IPC_LOCK]; ALL is not allowed"
 
 
 def _smoke(value: Any) -> str | None:
@@ -228,7 +228,7 @@ def _mounts(value: Any) -> str | None:
         else []
     )
     if whole:
-        return "mounts / as a whole: mount folders below it; the root of a container is the image's"
+        return "mounts /: mount folders below it; the root of a container is that of its image"
     return "must be a list of {source: /path, target: /path, read_only: true}"
 
 
@@ -296,7 +296,7 @@ CHECKS: dict[str, Wrong] = {
     "vllm_version": must(matching(VLLM_VERSION), IS_VERSION),
 }
 OWN_KEYS = frozenset(CHECKS)
-# Options of vLLM that the plan counts with, or whose mistakes are common; all others have the server's last word.
+# Options of vLLM that the plan uses, or that users often get wrong. The server checks all others.
 OPTION_CHECKS: dict[str, Wrong] = {
     "gpu_memory_utilization": _number(0.01, 1),
     "cpu_offload_gb": _number(0, 100_000, "GB"),
@@ -317,12 +317,12 @@ REQUIRED = ("name", "weights")
 
 
 def date_problem(value: Any) -> str | None:
-    """Return what to do with a value that YAML has made a date of; None for any other."""
-    return "is a date for YAML; quote it, and it is the text" if isinstance(value, date) else None
+    """Return the remedy for a value that YAML read as a date, or None."""
+    return "is a date in YAML; quote it to make it a text" if isinstance(value, date) else None
 
 
 def findings(spec: Any) -> list[Problem]:
-    """Return everything that is wrong with one model by itself, as (key, value, what is allowed)."""
+    """Return the problems with one model by itself, as (key, value, what is allowed)."""
     if not isinstance(spec, Mapping):
         return [
             (
@@ -362,12 +362,12 @@ def findings(spec: Any) -> list[Problem]:
 
 
 def _shown(key: str, value: Any) -> Any:
-    """Return a value that is refused, as a message may show it: some keys may hold the very secret."""
+    """Return a refused value for a message. Some keys are hidden because they may contain a secret."""
     return "(hidden)" if key in ("env", "source", "extra_args", SHARED) else value
 
 
 def _members(models: Sequence[Mapping[str, Any]]) -> Iterator[Problem]:
-    """Yield what is wrong with the models that share the card of an entry."""
+    """Yield the problems with the models that share the card of an entry."""
     for place, model in enumerate(models, start=1):
         known = OWN_KEYS | OPTION_NAMES
         server = [key for key in model if key in known and key not in (*OWN, *TAKEN, *SECRET_OPTIONS)]
@@ -377,7 +377,7 @@ def _members(models: Sequence[Mapping[str, Any]]) -> Iterator[Problem]:
 
 
 def _option(key: str, value: Any) -> str | None:
-    """What is wrong with the value of a vLLM option that the toolkit passes on."""
+    """Return the problem with the value of a vLLM option that the toolkit passes to the server."""
     if key in OPTION_CHECKS:
         return None if value is None else OPTION_CHECKS[key](value)
     flag = key.startswith(("enable_", "disable_")) and key != "disable_access_log_for_endpoints"
@@ -388,7 +388,7 @@ def _option(key: str, value: Any) -> str | None:
             return FLAG
         return None if value.isprintable() else "must be a text of one line"
     try:
-        json.dumps(value, allow_nan=False, sort_keys=True)  # as it will be written: keys of two kinds have no order
+        json.dumps(value, allow_nan=False, sort_keys=True)  # As it will be written. Keys of two types cannot be sorted.
     except (TypeError, ValueError, RecursionError):
         return "must be texts, numbers, true or false, and lists and mappings of them (quote dates)"
     return None

@@ -1,4 +1,4 @@
-"""The one merge: a model from what the defaults, the catalog, its user and its engine say of it."""
+"""The merge of a model's keys from the defaults, the catalog, its user and its engine."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from ..model.shared import OWN, SHARED, TAKEN, members
 from ..model.spec import Spec
 from ..platforms import platform_of
 
-# Generous: DeepSeek-R1 warms up for a quarter of an hour. What takes longer is most often a range set too wide.
+# This is generous: DeepSeek-R1 warms up in 15 minutes. A longer warm-up usually has a range that is too wide.
 WARMUP_BUDGET_MINUTES = 240
 
 
 def entry_of(catalog: Any, name: Any) -> Mapping[str, Any]:
-    """Return what the catalog says of a name; nothing where it has none, or one that is not a mapping."""
+    """Return the catalog entry of a name; empty if there is none or it is not a mapping."""
     entry = catalog.get(name) if isinstance(name, str) and isinstance(catalog, Mapping) else None
     return entry if isinstance(entry, Mapping) else {}
 
@@ -30,10 +30,10 @@ def merged(
     host: Host | None = None,
     release: str | None = None,
 ) -> dict[str, Any]:
-    """Return the keys of a model, unchecked: a user's own win over the catalog's, those over the defaults.
+    """Return the unchecked keys of a model: the user's own override the catalog's, and those override the defaults.
 
-    Of ``env`` the variables are merged one by one. What an entry of the catalog has under the name of the model's
-    engine wins over what it has for all. Without a host and its release, that is the engine of the first release.
+    The variables of ``env`` are merged one by one. Keys under the name of the model's engine in a catalog entry
+    override the entry's common keys. Without a host and its release, the engine is that of the first release.
     """
     entry = entry_of(catalog, given.get("model"))
     common = {key: value for key, value in entry.items() if key not in ENGINES}
@@ -47,7 +47,7 @@ def merged(
 
 
 def _with_members(spec: dict[str, Any], catalog: Any) -> dict[str, Any]:
-    """Return a model whose card others share, each of them with its keys of the catalog."""
+    """Return a model whose card others share, with the catalog's keys for each of them."""
     if not isinstance(spec.get(SHARED), list):
         return spec
     return {**spec, SHARED: [_member(one, catalog) for one in spec[SHARED]]}
@@ -73,13 +73,13 @@ def _layered(*layers: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def completed(sound: Mapping[str, Any], host: Host, release: str, images: Mapping[str, str] | None = None) -> Spec:
-    """Return a checked model with what it leaves out, as its engine has it.
+    """Return a checked model with the defaults of its engine.
 
     Args:
-        sound: the merged keys, but for those that are wrong.
-        host: its host.
-        release: the release of its software, which has an engine for models that name none.
-        images: names by alias, for an image that is written without its tag.
+        sound: The merged keys, without the wrong ones.
+        host: Its host.
+        release: The release of its software, which has an engine for models that name none.
+        images: Names by alias, for an image without its tag.
     """
     known = {key: value for key, value in sound.items() if value is not None}
     profile = _engine(known, [], host, release)
@@ -95,26 +95,26 @@ def completed(sound: Mapping[str, Any], host: Host, release: str, images: Mappin
 
 
 def model_weights(models: Any, catalog: Mapping[str, Any], defaults: Mapping[str, Any]) -> list[str]:
-    """Return the folders of weights and of draft models that the models name, whatever else is wrong with them."""
+    """Return the folders of weights and of draft models that the models name. Other problems do not matter."""
     specs = [one for spec in merged_all(models, catalog, defaults) for one in (spec, *members(spec))]
     paths = (path for spec in specs for path in (spec.get("weights"), draft_model(spec)))
     return sorted({path for path in paths if isinstance(path, str) and path.startswith("/")})
 
 
 def model_hosts(models: Any, catalog: Mapping[str, Any], defaults: Mapping[str, Any]) -> list[str]:
-    """Return the names, not the addresses, that the models listen on, whatever else is wrong with them."""
+    """Return the names, not the addresses, on which the models listen. Other problems do not matter."""
     names = (spec.get("host") for spec in merged_all(models, catalog, defaults))
     return sorted({name for name in names if isinstance(name, str) and _is_name(name)})
 
 
 def served_names(models: Any, catalog: Mapping[str, Any], defaults: Mapping[str, Any]) -> dict[str, str]:
-    """Return ``{model: its name for clients}``, whatever else is wrong with the models."""
+    """Return ``{model: its name for clients}``. Other problems do not matter."""
     specs = [spec for spec in merged_all(models, catalog, defaults) if isinstance(spec.get("name"), str)]
     return {spec["name"]: str(spec.get("served_model_name") or spec["name"]) for spec in specs}
 
 
 def client_names(models: Any, catalog: Mapping[str, Any], defaults: Mapping[str, Any]) -> set[str]:
-    """Return all names by which clients call the models, whatever else is wrong with them."""
+    """Return all names of the models for clients. Other problems do not matter."""
     shared = [one.get("name") for spec in merged_all(models, catalog, defaults) for one in members(spec)]
     return {*served_names(models, catalog, defaults).values(), *(name for name in shared if isinstance(name, str))}
 
@@ -124,7 +124,7 @@ def _is_name(text: str) -> bool:
 
 
 def merged_all(models: Any, catalog: Any, defaults: Any) -> Iterator[Mapping[str, Any]]:
-    """Yield the models as every engine would have them that their entries of the catalog have keys for."""
+    """Yield the models, once for each engine for which their catalog entry has keys."""
     below = defaults if isinstance(defaults, Mapping) else {}
     for given in models if isinstance(models, list) else []:
         if isinstance(given, Mapping):

@@ -1,4 +1,4 @@
-"""Where the weights of a model come from: the key ``source``, and what it may say."""
+"""The source of a model's weights: the rules for the key ``source``."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ URL = re.compile(r"(https?|ssh|file)://[^\s@]+|[\w.-]+@[\w.-]+:[^\s]+")
 
 
 def source_problem(value: Any) -> str | None:
-    """Return what is allowed where a model's ``source`` is wrong, else None."""
+    """Return what is allowed if a model's ``source`` is wrong, else None."""
     if not isinstance(value, Mapping):
         return "a mapping, such as {kind: hub, repo: Qwen/QwQ-32B}"
     return _problem(value, KEYS | EXTRAS) or _extras(value)
@@ -26,10 +26,10 @@ def source_problem(value: Any) -> str | None:
 def _problem(value: Mapping[str, Any], keys: set[str]) -> str | None:
     kind = value.get("kind")
     if kind not in KINDS:
-        return f"a kind of {', '.join(KINDS)}, which {kind!r} is not"
+        return f"a kind of {', '.join(KINDS)}, not {kind!r}"
     unknown = sorted(set(map(str, value)) - keys)
     if unknown:
-        return f"keys {', '.join(sorted(keys))}, which {', '.join(unknown)} is not"
+        return f"keys {', '.join(sorted(keys))}, not {', '.join(unknown)}"
     own, place = KINDS[kind], value.get(KINDS[kind])
     shapes = {"repo": (REPO, "owner/name"), "url": (URL, "an address without a token"), "path": (FOLDER, "a path")}
     shape, told = shapes[own]
@@ -70,7 +70,7 @@ def _measurement(measurement: Any) -> str | None:
 
 
 def _is_folder(value: Any) -> bool:
-    """Tell whether a value names one folder below the root, and no other than it seems to."""
+    """Return whether a value names one folder below the root, without . or .. in its path."""
     if not isinstance(value, str) or not FOLDER.fullmatch(value):
         return False
     return bool(value.strip("/")) and not {".", ".."} & set(value.split("/"))

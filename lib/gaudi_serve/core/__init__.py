@@ -1,1 +1,1 @@
-"""Errors, checks, programs, files, tables, and what no message may show: what everything else is made with."""
+"""Shared basics: errors, checks, programs, files, tables, and the redaction of secrets."""

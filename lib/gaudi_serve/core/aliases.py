@@ -1,4 +1,4 @@
-"""Variables that have a new name: a host's old one counts as the new one, for one release."""
+"""Variables that have a new name. Their old names work for one more release."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 from .errors import Finding, one_line, shown
 
 Known = Mapping[str, Any]
-# The old name, and the new one.
+# Old name: new name.
 ALIASES: Mapping[str, str] = {
     "gaudi_accelerator": "accelerator",
     "gaudi_cards": "accelerator_cards",
@@ -54,23 +54,24 @@ EMPTY = (None, "")
 
 
 def written(known: Collection[str], name: str) -> str:
-    """Return the name under which a host's variables have a variable: the old one where that alone is there."""
+    """Return the name of a variable in a host's variables: the old name if only that is set."""
     old = OLD.get(name)
     return old if old and old in known and name not in known else name
 
 
 def value_of(known: Known, name: str, default: Any = None) -> Any:
-    """Return the value of a variable, under whichever of its names a host's variables have it."""
+    """Return the value of a variable, set under its new or its old name."""
     return known.get(written(known, name), default)
 
 
 def as_written(text: str, known: Collection[str], key: str = "") -> str:
-    """Return a sentence with the names that a host's variables have.
+    """Return a sentence with the names that a host's variables use.
 
     Args:
-        text: with new names.
-        known: the host's variables.
-        key: what the sentence is about. Names that are a word of English too are names in sentences about them alone.
+        text: The sentence, with new names.
+        known: The variables of the host.
+        key: The variable that the sentence is about. A new name without an underscore is also an English word.
+            It is replaced only if it is this key.
     """
     for new, old in OLD.items():
         if new in text and ("_" in new or new == key) and written(known, new) == old:
@@ -79,32 +80,32 @@ def as_written(text: str, known: Collection[str], key: str = "") -> str:
 
 
 def finding_as_written(found: Finding, known: Collection[str]) -> Finding:
-    """Return what is wrong with a host, with the names that its variables have."""
+    """Return a finding with the names that the host's variables use."""
     return replace(found, key=written(known, found.key), message=as_written(found.message, known, found.key))
 
 
 def current(text: str) -> str:
-    """Return a text with new names in place of the old ones."""
+    """Return a text with the old names replaced by the new ones."""
     return re.sub(r"\w+", lambda word: ALIASES.get(word[0], word[0]), text)
 
 
 def differ(old: str, values: tuple[Any, Any], hidden: bool = False) -> str:
-    """Return the sentence for a variable that is there under both of its names, with different values.
+    """Return the message for a variable that is set under both names with different values.
 
     Args:
-        old: its old name.
-        values: under the old name, and under the new one.
-        hidden: no message shows them.
+        old: The old name.
+        values: The value of the old name, and the value of the new one.
+        hidden: The values are secret and the message hides them.
     """
     before, now = ("(hidden)" if hidden else "(empty)" if value in EMPTY else shown(value) for value in values)
     return one_line(
         f"{old} {before} and {ALIASES[old]} {now} are two names of one variable, and differ; remove {old}, the old "
-        "name. Where one of them comes with -e, give -e the name that the inventory has"
+        "name. If one of them is set with -e, use the same name with -e as in the inventory"
     )
 
 
 def old_names(hosts: Iterable[Collection[str]]) -> list[str]:
-    """Return one sentence on all old names that the variables of some hosts have; none where they have none."""
+    """Return one sentence that lists all old names that the hosts' variables use, or an empty list."""
     left, found = dict(ALIASES), dict[str, str]()
     for known in hosts:
         found |= {old: left.pop(old) for old in [*left] if old in known}

@@ -1,4 +1,4 @@
-"""The one engine of rules for what people write: what a value may be, and what a key that is left out means."""
+"""Rules for what users write: the allowed values of a key, and its default."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from ansible.module_utils.parsing.convert_bool import boolean
 from .errors import Problem, is_number, is_whole, unknown
 
 Check = Callable[[Any], bool]
-Wrong = Callable[[Any], str | None]  # what is allowed in place of a value; None where it is right
+Wrong = Callable[[Any], str | None]  # Returns what is allowed if the value is wrong, else None.
 REQUIRED = object()
 
 
 class Rule(NamedTuple):
-    """What a key may have.
+    """The rule for one key.
 
-    good: the check. allowed: completes a sentence. default: what a key that is missing or null means.
+    good: the check. allowed: the end of the message. default: the value of a key that is missing or null.
     """
 
     good: Check
@@ -29,20 +29,20 @@ class Rule(NamedTuple):
 
 
 def must(good: Check, allowed: str) -> Wrong:
-    """Return what answers with what is allowed, where a check does not take a value."""
+    """Return a function that returns ``allowed`` if a check refuses the value, else None."""
     return lambda value: None if good(value) else allowed
 
 
 def filled(
     given: Any, rules: Mapping[str, Rule], where: str, beside: Collection[str] | None = None
 ) -> tuple[dict[str, Any], list[Problem]]:
-    """Return a mapping with what it leaves out, and what is wrong with it.
+    """Return a mapping with its defaults filled in, and its problems.
 
     Args:
-        given: the mapping, or something else in its place.
-        rules: its keys.
-        where: its path.
-        beside: keys that it may have as well, whatever their value; None lets it have any.
+        given: The mapping as the user wrote it. Another type is a problem.
+        rules: The rule for each key.
+        where: The path of the mapping in messages.
+        beside: Keys that are allowed without a rule; None allows every key.
     """
     if not isinstance(given, Mapping):
         return {}, [(where, given, f"must be a mapping of {', '.join(rules)}")]
@@ -61,32 +61,32 @@ def filled(
 def filled_each(
     items: list[Any], rules: Mapping[str, Rule], where: str, beside: Collection[str] | None = None
 ) -> tuple[list[dict[str, Any]], list[Problem]]:
-    """Return the mappings of a list, each as ``filled`` returns it, and what is wrong with them."""
+    """Return the mappings of a list, each filled in by ``filled``, and their problems."""
     pairs = [filled(item, rules, f"{where}[{number}]", beside) for number, item in enumerate(items)]
     return [item for item, _ in pairs], [problem for _, problems in pairs for problem in problems]
 
 
 def is_flag(value: Any) -> bool:
-    """Tell whether a value is true or false."""
+    """Return whether a value is true or false."""
     return isinstance(value, bool)
 
 
 def is_flag_text(value: Any) -> bool:
-    """Tell whether a value is true or false, also as text: ``-e key=value`` gives nothing else.
+    """Return whether a value is true or false, or a text for one: ``-e key=value`` sets texts.
 
-    These are the words that Ansible's filter bool reads too, of which it takes y and t for false.
+    Ansible's filter ``bool`` reads the same words, but it reads y and t as false.
     """
     words = ("true", "yes", "on", "1", "false", "no", "off", "0")
     return isinstance(value, bool) or is_whole(value, 0, 1) or (isinstance(value, str) and value.lower() in words)
 
 
 def is_true(value: Any) -> bool:
-    """Tell whether Ansible reads a value as true; what is neither true nor false is not."""
+    """Return whether Ansible reads a value as true."""
     return bool(boolean(value, strict=False))
 
 
 def same(one: Any, other: Any) -> bool:
-    """Tell whether two values mean the same for a variable; ``-e key=value`` and surveys give texts."""
+    """Return whether two values mean the same for a variable. ``-e key=value`` and surveys set texts."""
     empty = (None, "")
     if one in empty or other in empty:
         return one in empty and other in empty
@@ -96,7 +96,7 @@ def same(one: Any, other: Any) -> bool:
 
 
 def is_line(value: Any) -> bool:
-    """Tell whether a value is a text of one line."""
+    """Return whether a value is a text of one line."""
     return isinstance(value, str) and value.isprintable()
 
 
@@ -121,12 +121,12 @@ def one_of(*allowed: str) -> Check:
 
 
 def list_of(good: Check) -> Check:
-    """Return a check for lists of what another check takes."""
+    """Return a check for lists whose items pass another check."""
     return lambda value: isinstance(value, list) and all(map(good, value))
 
 
 def mapping_of(names: Check, values: Check) -> Check:
-    """Return a check for mappings, by checks of their keys and values."""
+    """Return a check for mappings whose keys and values pass their checks."""
     return lambda value: isinstance(value, Mapping) and all(names(key) and values(one) for key, one in value.items())
 
 
@@ -136,7 +136,7 @@ def empty_or(good: Check) -> Check:
 
 
 def is_address(text: str) -> bool:
-    """Return whether an address can be split into its parts; one with a lone bracket cannot."""
+    """Return whether an address can be parsed. An address with a single bracket cannot."""
     try:
         urllib.parse.urlsplit(text)
     except ValueError:

@@ -1,4 +1,4 @@
-"""One way to say that an input is wrong."""
+"""Errors and findings: how the toolkit reports a wrong input."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ LONGEST_VALUE = 80  # characters of a value or line that a message shows
 DIGITS = re.compile(r"[0-9]{1,18}")
 
 
-# A key of a model, its value, and what is allowed; said without a value where that is none.
+# A key of a model, its value, and what is allowed. The message leaves out a value of None.
 Problem = tuple[str, Any, str]
 
 
 @dataclass(frozen=True)
 class Finding:
-    """One mistake that a plan has found: where, and the sentence for a reader. No secret is in it."""
+    """One mistake that a plan found: its place and its message. It contains no secret."""
 
     host: str
     key: str
@@ -33,14 +33,14 @@ class Finding:
 
     @classmethod
     def of_model(cls, host: str, spec: Any, key: str, value: Any, allowed: str) -> Finding:
-        """Return what is wrong with one key of a model."""
+        """Return the finding for one key of a model."""
         model = readable(label(spec)) if isinstance(spec, Mapping) else "?"
         written = "" if value is None else f" {value}" if value == "(hidden)" else f" {shown(value)}"
         message = f"{host}: model {model}: {readable(key)}{written}: {allowed}"
         return cls(host, key, message, model, plain(value), allowed)
 
     def as_dict(self) -> dict[str, Any]:
-        """Return it as filters do."""
+        """Return the finding as the dict that filters return."""
         return asdict(self)
 
 
@@ -51,8 +51,8 @@ class InputError(ValueError):
 
 
 def refusal(label: str, key: str, value: Any, allowed: str) -> InputError:
-    """Return the error for one key of a model; ``finding`` keeps its parts, for a plan to sort."""
-    # A name that is itself the mistake may hold anything.
+    """Return the error for one key of a model. Its ``finding`` has the parts, by which a plan sorts."""
+    # The name itself can be the mistake, so it can contain anything.
     sound = label.isprintable() and len(label) <= LONGEST_VALUE
     where = f"{label if sound else shown(label)}: {key}" if label else key
     error = InputError(f"{where}: {allowed}" if value is None else f"{where}: {shown(value)} {allowed}")
@@ -61,12 +61,12 @@ def refusal(label: str, key: str, value: Any, allowed: str) -> InputError:
 
 
 def label(spec: Mapping[str, Any]) -> str:
-    """Return the name by which messages call a model: ``name``, or the last part of its weights."""
+    """Return the name of a model in messages: ``name``, or the last part of its weights."""
     return str(spec.get("name") or str(spec.get("weights", "?")).rstrip("/").rpartition("/")[2])
 
 
 def shown(value: Any) -> str:
-    """Return a value as messages show it: of one line, as YAML has it, cut to 80 characters, without credentials."""
+    """Return a value for a message: one line of JSON, cut to 80 characters, without credentials."""
     if isinstance(value, (str, bytes)):
         text = repr(without_credentials(value)[: LONGEST_VALUE + 1])
     else:
@@ -79,7 +79,7 @@ def shown(value: Any) -> str:
 
 
 def plain(value: Any) -> Any:
-    """Return a value as it is, but for credentials, where JSON can carry it, else the text of messages."""
+    """Return a value without credentials, or its text if JSON cannot carry the value."""
     try:
         value = without_credentials(value)
         json.dumps(value, allow_nan=False)
@@ -89,22 +89,22 @@ def plain(value: Any) -> Any:
 
 
 def readable(key: Any) -> str:
-    """Return a name or path as messages show it: as it is, unless it would break or fill the line."""
+    """Return a name or path for a message, quoted if it is long or cannot be printed on one line."""
     if not isinstance(key, str):
         return shown(key)
     return key if key.strip() and key.isprintable() and len(key) <= LONGEST_VALUE else shown(key)
 
 
 def one_line(text: str) -> str:
-    """Return a text with escapes in place of what cannot be printed on one line."""
+    """Return a text on one line, with escapes for characters that cannot be printed."""
     return text if text.isprintable() else text.encode("unicode_escape").decode()
 
 
 def mapping(label: str, key: str, value: Any, what: str) -> Mapping[Any, Any]:
-    """Return a mapping.
+    """Return the value if it is a mapping.
 
     Raises:
-        InputError: when the value is none; ``what`` says which is wanted.
+        InputError: The value is not a mapping. ``what`` describes the expected one.
     """
     if not isinstance(value, Mapping):
         raise refusal(label, key, value, f"is not {what}" if value is not None else f"is required: {what}")
@@ -112,26 +112,26 @@ def mapping(label: str, key: str, value: Any, what: str) -> Mapping[Any, Any]:
 
 
 def is_whole(value: Any, low: int, high: int) -> TypeGuard[int]:
-    """Tell whether a value is an integer within its limits; true and false are none."""
+    """Return whether a value is an integer within limits. Booleans are not integers."""
     return isinstance(value, int) and not isinstance(value, bool) and low <= value <= high
 
 
 def is_number(value: Any, low: float, high: float) -> TypeGuard[float]:
-    """Tell whether a value is a number within its limits; true, false and NaN are none."""
+    """Return whether a value is a number within limits. Booleans and NaN are not numbers."""
     return isinstance(value, (int, float)) and not isinstance(value, bool) and low <= value <= high
 
 
 def near(key: Any, names: Iterable[str], most: int = 3) -> str:
-    """Return the end of a sentence that asks whether a near name was meant; empty where none is near."""
+    """Return the question whether a similar name was meant, or an empty text if no name is similar."""
     close = difflib.get_close_matches(str(key)[:LONGEST_VALUE], sorted(names), n=most, cutoff=0.6)
     return f"; did you mean {' or '.join(close)}?" if close else ""
 
 
 def whole(label: str, key: str, value: Any, low: int, high: int) -> int:
-    """Return an integer, also one that is written as text.
+    """Return an integer, which the user may have written as text.
 
     Raises:
-        InputError: for anything else, true and false included, and for a number out of its limits.
+        InputError: The value is not an integer, is a boolean, or is out of its limits.
     """
     number = int(value) if isinstance(value, str) and DIGITS.fullmatch(value) else value
     if not is_whole(number, low, high):
@@ -141,10 +141,10 @@ def whole(label: str, key: str, value: Any, low: int, high: int) -> int:
 
 
 def number(label: str, key: str, value: Any, low: float, high: float) -> float:
-    """Return a number that need not be whole.
+    """Return a number, with or without a fraction.
 
     Raises:
-        InputError: for texts, true and false, NaN, and for a number out of its limits.
+        InputError: The value is a text, a boolean or NaN, or is out of its limits.
     """
     if not is_number(value, low, high):
         allowed = f"a number from {low:g} to {high:g}"
@@ -153,7 +153,7 @@ def number(label: str, key: str, value: Any, low: float, high: float) -> float:
 
 
 def unknown(key: Any, names: Iterable[str]) -> str:
-    """Return what is wrong with a key that is none of some names, with those that are near it, else with all."""
+    """Return the message for an unknown key, with similar names or else with all known names."""
     names = sorted(names)
     hint = near(key, names) or f"; known are {', '.join(names)}"
     return f"is not a known name{hint}"
@@ -163,7 +163,7 @@ def known(label: str, keys: Iterable[Any], allowed: Iterable[str]) -> None:
     """Refuse keys that are not allowed.
 
     Raises:
-        InputError: for the first such key, with the allowed names that are near it.
+        InputError: for the first unknown key. The message has similar allowed names.
     """
     names = sorted(allowed)
     for key in keys:
@@ -172,11 +172,11 @@ def known(label: str, keys: Iterable[Any], allowed: Iterable[str]) -> None:
 
 
 def as_filter(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Wrap a pure function as a Jinja filter.
+    """Return a Jinja filter that calls a pure function.
 
     Raises:
-        AnsibleFilterError: with the text of the InputError that ``function`` raised, so that a
-            user sees one sentence and no traceback.
+        AnsibleFilterError: The function raised an InputError. The message is the same, so that a user sees one
+            sentence and no traceback.
     """
     from ansible.errors import AnsibleFilterError
 

@@ -1,4 +1,4 @@
-"""The options of the roles: their types and choices stand in ``meta/argument_specs.yml``, and Ansible reads them."""
+"""The options of the roles. Ansible reads their types and choices from ``meta/argument_specs.yml``."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ OPTIONS: dict[str, Option] = {
     for path in sorted(ROLES.glob("*/meta/argument_specs.yml"))
     for name, option in load(path.read_text(encoding="utf-8"), quick=True)["argument_specs"]["main"]["options"].items()
 }
-# ``-e key=value`` gives texts. Ansible takes more for numbers, such as 1e3, than what reads them later.
+# ``-e key=value`` sets texts. Ansible accepts numbers such as 1e3 that later readers do not accept.
 NUMBERS = {"int": re.compile(r"\d{1,18}", re.ASCII), "float": re.compile(r"\d{1,9}(\.\d{1,9})?", re.ASCII)}
 NATIVE: dict[str, Any] = {"int": int, "float": (int, float), "str": str, "path": str, "list": list, "dict": Mapping}
 
 
 class Range(NamedTuple):
-    """The limits of a number, and what it counts."""
+    """The limits of a number, and its unit."""
 
     low: float
     high: float
@@ -37,7 +37,7 @@ def _folder(value: Any) -> bool:
 
 
 FOLDER = Rule(_folder, "must be an absolute path of letters, digits and . _ - / @ +, without ..")
-# What an option may hold whose type is all that is known of it.
+# The rule for options that have only a type.
 USUAL = {
     "bool": Rule(lambda _: True, "must be true or false"),
     "str": Rule(is_line, "must be a quoted text of one line; '' for none"),
@@ -47,13 +47,13 @@ USUAL = {
 
 
 def rule_of(option: Option, form: Rule | Range | None = None) -> Rule:
-    """Return the rule of an option: its type and choices as its role has them, and a form besides.
+    """Return the rule of an option: its type and choices from the role, and a further rule for its form.
 
-    Null is right where it is the default.
+    Null is allowed if it is the default.
 
     Args:
-        option: with type, and elements, choices, default where it has them.
-        form: what values of this type it may have, and the sentence; None takes every choice, or what is usual.
+        option: The option: type, and elements, choices and default if it has them.
+        form: The further rule; None allows every choice, or uses the usual rule for the type.
     """
     kind, elements, default = option["type"], option.get("elements", "raw"), option.get("default", REQUIRED)
     spec = {key: option[key] for key in ("type", "elements", "choices", "options") if key in option}
@@ -64,11 +64,11 @@ def rule_of(option: Option, form: Rule | Range | None = None) -> Rule:
             return default is None
         if not _is_native(kind, value) or (kind == "list" and not all(_is_native(elements, one) for one in value)):
             return False
-        # Of a key that is not a text Ansible's sentence about unknown keys cannot be made.
+        # Ansible's message about unknown keys fails for keys that are not texts.
         if "options" in spec and not all(isinstance(key, str) for key in value):
             return False
         result = validator.validate({"value": value})
-        # Of what Ansible converts, numbers alone are compared.
+        # Only numbers are compared after Ansible's conversion.
         return not result.error_messages and form.good(
             result.validated_parameters["value"] if kind in NUMBERS else value
         )
@@ -87,7 +87,7 @@ def _form(option: Option, form: Rule | Range | None) -> Rule:
 
 
 def _is_native(kind: str, value: Any) -> bool:
-    """Tell whether a value has a type by itself: of texts Ansible would make lists, and texts of numbers."""
+    """Return whether a value has the type without conversion. Ansible would convert texts to lists."""
     if kind == "bool":
         return is_flag_text(value)
     if kind in NUMBERS and isinstance(value, str):

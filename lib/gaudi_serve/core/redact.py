@@ -1,4 +1,4 @@
-"""Passwords in texts of a host: they stay on the host, and the controller sees marks in their place."""
+"""Redaction of passwords: they stay on the host, and the controller sees marks instead."""
 
 from __future__ import annotations
 
@@ -10,25 +10,25 @@ from typing import Any
 
 from .run import read_text
 
-# user:password@ of a URL, as it stands in a JSON text.
+# user:password@ of a URL in a JSON text.
 CREDENTIALS = re.compile(r"(://[^/\s\"@:]*:)([^/\s\"@]+)@")
 MARK = re.compile(r"gaudi-serve-redacted-[0-9a-f]{16}")
 
 
-# A user or password in front of an address' host. With http a user alone may be a token; ssh asks for one. What follows
-# a colon is a port where it is a number; a password that nobody has encoded may hold any sign, slashes too.
+# A user or password before the host of an address. With http, a user alone can be a token; ssh needs a user. A number
+# after a colon is a port. A password that is not encoded can contain any character, also slashes.
 LOGIN = re.compile(r"https?://[^/\s@]*@|\w+://[^/\s@:]*:(?!\d+(?:/|\s|$))\S*@", re.IGNORECASE)
 
 
 def has_login(text: str) -> bool:
-    """Tell whether an address in a text has a user or a password that is to be seen nowhere."""
+    """Return whether an address in a text has a user or a password, which must stay hidden."""
     return LOGIN.search(text) is not None
 
 
 def without_credentials(value: Any) -> Any:
-    """Return a value, to be shown to a reader, with ``***`` for user and password of all addresses in it.
+    """Return a value for a reader, with ``***`` for the user and password of each address.
 
-    What stands before the last @ of a word goes, since a password may have any sign: rather more than is needed.
+    It hides everything before the last @ of a word, because a password can contain any character.
     """
     if isinstance(value, str):
         return re.sub(r"\S+", lambda word: _hidden(word[0]), value) if "@" in value and ":" in value else value
@@ -42,12 +42,12 @@ def _hidden(word: str) -> str:
     if colon:
         return f"{scheme}://***{rest[rest.rindex('@') :]}" if "@" in rest else word
     login, at, host = word.rpartition("@")
-    # Without a scheme, as in the name of an image, after whose @ may stand its digest; ssh names a user alone.
+    # An image name has no scheme and can have a digest after its @. ssh names only a user.
     return f"***@{host}" if at and ":" in login and not re.match(r"sha\d+:", host) else word
 
 
 def mark(password: str) -> str:
-    """Return what stands for a password: the same on this host always, and nothing to guess it by elsewhere."""
+    """Return the mark of a password: always the same on this host, and no help to guess the password elsewhere."""
     if MARK.fullmatch(password):
         return password
     key = (read_text("/etc/machine-id") or "").encode()
@@ -55,21 +55,21 @@ def mark(password: str) -> str:
 
 
 def redacted(text: str | None) -> str | None:
-    """Return a text with marks for the passwords of its URLs."""
+    """Return a text with marks in place of the passwords of its URLs."""
     return text and CREDENTIALS.sub(lambda found: f"{found[1]}{mark(found[2])}@", text)
 
 
 def restored(text: str, sources: Iterable[str | None]) -> str:
-    """Return a text with the passwords that its marks stand for.
+    """Return a text with the passwords in place of their marks.
 
     Args:
-        text: with marks, or without.
-        sources: texts of this host that may have the passwords.
+        text: The text, with or without marks.
+        sources: Texts of this host that may contain the passwords.
 
     Raises:
-        ValueError: where a password is in none of the sources.
+        ValueError: No source contains a password that a mark stands for.
     """
     known = {mark(found[2]): found[2] for one in sources if one for found in CREDENTIALS.finditer(one)}
     if lost := sorted({one for one in MARK.findall(text) if one not in known}):
-        raise ValueError(f"the password that {lost[0]} stands for is in no file of this host any more")
+        raise ValueError(f"no file of this host contains the password of the mark {lost[0]} any more")
     return MARK.sub(lambda found: known[found[0]], text)

@@ -1,4 +1,4 @@
-"""Small readers for the state of a host, none of which raises on what is missing, and one writer."""
+"""Readers for the state of a host, which do not raise if something is missing, and one writer."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from .atomic_write import write_whole
 
 
 class Result(NamedTuple):
-    """What a command gave: exit status, standard output, standard error."""
+    """The result of a command: exit status, standard output, standard error."""
 
     status: int
     out: str
@@ -21,7 +21,7 @@ class Result(NamedTuple):
 
 
 def run(argv: list[str], timeout: float = 20.0) -> Result:
-    """Run a command without a shell. A missing or hanging one gives status 127 or 124."""
+    """Run a command without a shell. The status is 127 if it is missing and 124 if it hangs."""
     try:
         done = subprocess.run(argv, capture_output=True, text=True, errors="replace", timeout=timeout, check=False)
     except FileNotFoundError:
@@ -34,7 +34,7 @@ def run(argv: list[str], timeout: float = 20.0) -> Result:
 
 
 def read_text(path: str | Path) -> str | None:
-    """Return a file's text, or None where there is no readable file."""
+    """Return a file's text, or None if the file cannot be read."""
     try:
         return Path(path).read_text(encoding="utf-8", errors="replace")
     except OSError:
@@ -47,7 +47,7 @@ def sha256_text(text: str) -> str:
 
 
 def sha256_file(path: str | Path) -> str | None:
-    """Return the hex digest of a file's content, or None where there is no readable file."""
+    """Return the SHA-256 of a file's content in hexadecimal, or None if the file cannot be read."""
     try:
         return hashlib.sha256(Path(path).read_bytes()).hexdigest()
     except OSError:
@@ -55,16 +55,16 @@ def sha256_file(path: str | Path) -> str | None:
 
 
 def write_json(path: str | Path, content: Any) -> None:
-    """Write a JSON file of mode 0640, and its folder."""
+    """Write a JSON file of mode 0640, and create its folder."""
     Path(path).parent.mkdir(parents=True, exist_ok=True)
     write_whole(path, json.dumps(content, indent=2, sort_keys=True) + "\n", 0o640)
 
 
 def since_boot() -> float:
-    """Return the seconds since the boot of this machine; no change of the clock moves them."""
+    """Return the seconds since the boot of this machine. A change of the clock does not affect them."""
     return time.clock_gettime(getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC))
 
 
 def boot_id() -> str:
-    """Return what tells the boots of this machine apart."""
+    """Return the id of this boot of the machine."""
     return (read_text("/proc/sys/kernel/random/boot_id") or "").strip()

@@ -1,4 +1,4 @@
-"""What one server answers for: one model as a rule, several where they share a card."""
+"""The models of one server: usually one, or several that share a card."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from typing import Any
 
 
 def served_names(name: str, command: Sequence[Any]) -> tuple[str, ...]:
-    """Return the names for clients of what a server serves, by the command that it was started with.
+    """Return the names under which clients use a server's models, from its command.
 
     Args:
-        name: of the model, which a server without any has.
-        command: program and arguments.
+        name: The name of the model, if the command has no name.
+        command: Program and arguments.
     """
     words = [str(word) for word in command]
     for option in ("--models", "--served-model-name"):
@@ -23,5 +23,5 @@ def served_names(name: str, command: Sequence[Any]) -> tuple[str, ...]:
 
 
 def served_models(model: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-    """Return what a server answers for: of several models each with its name for clients and what it is asked."""
+    """Return the models that a server serves. If there are several, each has its own name and smoke requests."""
     return [{**model, **one} for one in model.get("served") or [{}]]

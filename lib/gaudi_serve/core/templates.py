@@ -1,4 +1,4 @@
-"""Templates and files of roles: what the controller renders for a host. Hosts have neither roles nor Jinja."""
+"""Templates and files of roles. The controller renders them, because hosts have no roles and no Jinja."""
 
 from __future__ import annotations
 
@@ -11,29 +11,29 @@ ROLES = Path(__file__).resolve().parents[3] / "roles"
 
 
 def rendered(role: str, name: str, **values: Any) -> str:
-    """Return the text of a template of a role.
+    """Return a role's template, rendered.
 
     Args:
-        role: the role.
-        name: of the file in its folder ``templates``.
-        values: what the template reads.
+        role: The role.
+        name: The file in the role's folder ``templates``.
+        values: The variables of the template.
 
     Raises:
-        InputError: where it cannot be rendered; a name that is not given is such a case.
+        InputError: The template cannot be rendered, for example because a variable is missing.
     """
     return rendered_text(template_of(role, name), f"template {role}/templates/{name}", **values)
 
 
 def rendered_text(text: str, where: str, **values: Any) -> str:
-    """Return a text of Jinja with its values; ``where`` begins the message of an error.
+    """Return a Jinja text, rendered. ``where`` begins the message of an error.
 
     Raises:
-        InputError: where it cannot be rendered; a name that is not given is such a case.
+        InputError: The text cannot be rendered, for example because a variable is missing.
     """
-    # Only the controller renders; modules that share this package have no jinja2.
+    # Only the controller renders. Modules that share this package have no jinja2.
     import jinja2
 
-    # Plain text, no HTML.
+    # The output is plain text, not HTML.
     environment = jinja2.Environment(  # noqa: S701
         undefined=jinja2.StrictUndefined, keep_trailing_newline=True, trim_blocks=True, lstrip_blocks=True
     )
@@ -49,5 +49,5 @@ def template_of(role: str, name: str) -> str:
 
 
 def file_of(role: str, name: str) -> str:
-    """Return the text of a file that a role brings to hosts."""
+    """Return the text of a file that a role installs on hosts."""
     return (ROLES / role / "files" / name).read_text(encoding="utf-8")

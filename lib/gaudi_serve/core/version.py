@@ -1,4 +1,4 @@
-"""Which version of the toolkit this is."""
+"""The version of the toolkit."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ SHOWN = 7  # letters of a commit
 
 
 def toolkit_version(root: Path = ROOT) -> str:
-    """Return the version, with the commit of a checkout of git, cut to seven letters."""
+    """Return the version. In a Git checkout it has the first seven letters of the commit."""
     commit = _commit(root)
     return f"{VERSION} ({commit})" if commit else VERSION
 
 
 def _commit(root: Path) -> str:
-    """Return the commit of a checkout, cut to seven letters; empty for an installed collection."""
+    """Return the first seven letters of the commit of a checkout, or an empty text for an installed collection."""
     try:
         folder = root / ".git"
         if folder.is_file():  # of a worktree

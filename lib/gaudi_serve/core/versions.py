@@ -1,4 +1,4 @@
-"""Versions such as 0.26.0, as Python compares them."""
+"""Versions such as 0.26.0, compared as Python compares them."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ if TYPE_CHECKING:
 
 @cache
 def comparable(text: str) -> Version:
-    """Return a version as an object that compares; for a text that is none, a ValueError is raised."""
-    # Only the controller compares versions; modules that share this package have no packaging.
+    """Return a version that can be compared. A text that is not a version raises ValueError."""
+    # Only the controller compares versions. Modules that share this package have no packaging.
     from packaging.version import Version
 
     return Version(text)

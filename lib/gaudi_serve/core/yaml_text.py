@@ -1,4 +1,4 @@
-"""YAML as people write it: of a key that stands twice the last would count, in silence."""
+"""YAML that users write. The loader refuses a key that is there twice; plain YAML silently uses the last one."""
 
 from __future__ import annotations
 
@@ -6,18 +6,18 @@ from typing import Any
 
 
 def load(text: str, quick: bool = False) -> Any:
-    """Return what a text of YAML says.
+    """Return the value of a YAML text.
+
+    Only the controller reads YAML. Modules that share this package have no yaml, so it is imported here.
 
     Args:
-        text: the text.
-        quick: take libyaml's parser where it is, in a tenth of the time: for files of the project's own. It accepts
-            what the one in Python refuses, and names places less exactly, so users' texts are not for it.
-
-    Only the controller reads YAML; modules that share this package have no yaml, which is why it is imported here.
+        text: The text.
+        quick: Use libyaml's parser if it is installed. It takes a tenth of the time. Use it only for the project's
+            own files: it accepts some errors that Python's parser refuses, and its line numbers are less exact.
 
     Raises:
-        yaml.YAMLError: where it is none, or a key stands twice in a mapping.
-        Exception: of Python's own, for a date that is none, a number that is too long, and the like.
+        yaml.YAMLError: The text is not YAML, or a mapping has a key twice.
+        Exception: Python's own errors, for example for an invalid date or a number that is too long.
     """
     import yaml
 
@@ -26,17 +26,17 @@ def load(text: str, quick: bool = False) -> Any:
 
 
 def dump(value: Any) -> str:
-    """Return a value of mappings, lists, texts and numbers as a text of YAML; only the controller writes it."""
+    """Return a value of mappings, lists, texts and numbers as YAML. Only the controller writes YAML."""
     import json
 
     import yaml
 
-    # Ansible's own kinds of texts are none of YAML's.
+    # YAML cannot write Ansible's own text types.
     return str(yaml.safe_dump(json.loads(json.dumps(value)), sort_keys=False, allow_unicode=True, width=120))
 
 
 def _refusing(parser: Any) -> Any:
-    """Return a loader that refuses a key that stands twice."""
+    """Return a loader that refuses a key that is there twice."""
     import yaml
 
     class Loader(parser):  # type: ignore[misc]  # one of two
@@ -45,7 +45,7 @@ def _refusing(parser: Any) -> Any:
             for key, _ in node.value if isinstance(node, yaml.MappingNode) else ():
                 if isinstance(key, yaml.ScalarNode) and key.tag != "tag:yaml.org,2002:merge":
                     if key.value in seen:
-                        raise yaml.constructor.ConstructorError(None, None, "a key that stands twice", key.start_mark)
+                        raise yaml.constructor.ConstructorError(None, None, "a key that is there twice", key.start_mark)
                     seen.add(key.value)
             return super().construct_mapping(node, deep=deep)
 

@@ -1,4 +1,4 @@
-"""The engines: ways of starting vLLM, by the names that ``launch_profile`` takes."""
+"""The engines: ways of starting vLLM, by their ``launch_profile``."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from ..platforms import Platform, platform_of
 from . import aice_1_21, aice_1_22, aice_1_22_shared, deepseek_r1, plugin, vllm
 from .base import Engine, Launch
 
-# In the order in which messages name them.
+# The order is that of messages.
 ENGINES: dict[str, Engine] = {
     one.ENGINE.name: one.ENGINE for one in (aice_1_21, aice_1_22, aice_1_22_shared, deepseek_r1, plugin, vllm)
 }
@@ -26,22 +26,21 @@ def profile_of(
     running: LiveModel | None = None,
     offered: Sequence[str] = (),
 ) -> str:
-    """Return the engine's name of a model.
+    """Return the name of a model's engine.
 
     Args:
-        spec: its keys; its own ``launch_profile`` wins.
-        accelerator: the platform of its host.
-        release: the release of the host's software, whose first engine is the default.
-        running: what serves the model now; its engine stays wherever the release has it, so that no default that
-            changes restarts a model.
-        offered: the engines that the catalog has keys for; the first of the release among them is taken.
+        spec: The keys of the model. Its own ``launch_profile`` decides.
+        accelerator: The platform of its host.
+        release: The release of the host's software. Its first engine is the default.
+        running: The live model. Its engine stays if the release has it, so that a changed default restarts no model.
+        offered: The engines for which the catalog has keys. The first of the release among them is used.
     """
     if spec.get("launch_profile"):
         return str(spec["launch_profile"])
     platform = platform_of(accelerator)
     row = platform.release(release) if release else None
     known = row.engines if row else (platform.engine, *(name for name in offered if _serves(name, platform)))
-    # An entry of several models takes an engine that serves several; one of a single model never does.
+    # An entry of several models needs an engine that serves several. A single model never uses such an engine.
     several = [name for name in known if name in ENGINES and ENGINES[name].share]
     if members(spec) and several:
         return several[0]
@@ -50,14 +49,14 @@ def profile_of(
     if present in known:
         return present
     if row is None and platform.engine not in offered and not any(name in known for name in offered):
-        # Such a platform has one engine, which takes any entry's common keys.
+        # Such a platform has one engine, which accepts the common keys of any entry.
         return platform.engine
-    # Where an entry has no engine of this release, its own is refused with what would do.
+    # If an entry has no engine of this release, a later check refuses its engine and names the right ones.
     return next((name for name in known if name in offered), offered[0] if offered else known[0])
 
 
 def running_engine(service: LiveModel) -> str | None:
-    """Return the engine of a launch file, None without one; files that do not say it are of versions with two."""
+    """Return the engine of a launch file, or None without one. Old files do not name it, and have one of two."""
     if service.launch_profile or not service.command:
         return service.launch_profile
     serves = all(part in service.command for part in vllm.ENGINE.command)

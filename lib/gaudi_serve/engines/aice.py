@@ -1,4 +1,4 @@
-"""What the launch scripts of the vendor's fork do alike, whichever release: cards, cores, and names of models."""
+"""Common parts of the launch scripts of all releases of the vendor's fork: cards, cores, and names of models."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from .base import Host, Spec
 
 
 def cards_of(spec: Spec, host: Host) -> tuple[list[str] | None, dict[str, str]]:
-    """Return the arguments of numactl, or None, and the variable that gives a server its cards.
+    """Return the arguments of numactl, or None, and the variable that selects a server's cards.
 
     Raises:
-        InputError: for cards that are not free, or not as many as tensor_parallel_size.
+        InputError: Cards are not free, or their number is not tensor_parallel_size.
     """
     cards = {card.module_id: card for card in host.cards}
     free = [number for number in sorted(cards) if not cards[number].in_use]
@@ -23,7 +23,7 @@ def cards_of(spec: Spec, host: Host) -> tuple[list[str] | None, dict[str, str]]:
     if not wanted:
         return None, {"HABANA_VISIBLE_MODULES": ",".join(map(str, free))}
     if len(wanted) != spec.cards:
-        allowed = f"give {counted(len(wanted), 'card')}, tensor_parallel_size is {spec.tensors}"
+        allowed = f"has {counted(len(wanted), 'card')}, but tensor_parallel_size is {spec.tensors}"
         raise refusal(label(spec), "module_ids", wanted, allowed)
     taken = [number for number in wanted if number not in free]
     if taken:
@@ -34,15 +34,15 @@ def cards_of(spec: Spec, host: Host) -> tuple[list[str] | None, dict[str, str]]:
 
 
 def node_warnings(spec: Spec, host: Host) -> list[str]:
-    """Return that cards lie on several NUMA nodes, if they do."""
+    """Return a warning if the cards are on several NUMA nodes."""
     cards = list(spec.module_ids)
     nodes = sorted({card.numa_node for card in host.cards if card.module_id in cards})
-    return [f"cards {cards} lie on NUMA nodes {nodes}: no core binding, slower transfers"] if len(nodes) > 1 else []
+    return [f"cards {cards} are on NUMA nodes {nodes}: no core binding, slower transfers"] if len(nodes) > 1 else []
 
 
 def _numactl(mine: Sequence[Card], every: Sequence[Card]) -> list[str] | None:
     nodes = {card.numa_node for card in mine}
-    # A node of -1 is none, as machines without NUMA have it; numactl refuses it.
+    # Machines without NUMA have node -1, which numactl refuses.
     if len(nodes) != 1 or -1 in nodes or not mine[0].cpus:
         return None
     node = nodes.pop()
@@ -58,10 +58,10 @@ def _numactl(mine: Sequence[Card], every: Sequence[Card]) -> list[str] | None:
 
 
 def model_name(spec: Spec) -> str:
-    """Return the last part of the path of the weights, in lower case, by which the scripts know models."""
+    """Return the last part of the path of the weights, in lowercase. The scripts use it as the model's name."""
     return str(spec["weights"]).rstrip("/").rpartition("/")[2].lower()
 
 
 def flag_text(value: Any) -> str:
-    """Return true or false, as the scripts write them."""
+    """Return true or false as the scripts write them."""
     return "true" if value else "false"

@@ -1,6 +1,6 @@
 """Engine ``aice_1_21``: the vendor's fork, branch aice/v1.21.0, as its launch script starts it.
 
-The rules were found by measuring what the script sets; the golden vectors in tests/unit/golden decide.
+The rules come from measurements of the script. The golden vectors in tests/unit/golden are authoritative.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ def launch(spec: Spec, host: Host) -> Launch:
     """Return the launch of the vendor's script.
 
     Raises:
-        InputError: for cards that are not free, and buckets that are none or too many.
+        InputError: Cards are not free, or there are no or too many buckets.
     """
     numactl, cards = cards_of(spec, host)
     ranges = bucket_ranges(spec)
@@ -115,11 +115,11 @@ def _switches(spec: Spec) -> dict[str, str]:
 
 
 def _too_narrow(spec: Spec, dimension: str) -> tuple[str, str]:
-    """Return the key of a model that leaves a dimension without buckets, and what it takes."""
+    """Return the key of a model that leaves a dimension without buckets, and the allowed values."""
     low = spec["input_range"][0]
     if dimension != "PROMPT_BS":
         return "reduce_warmup", f"it must reach input_range, whose minimum is {low} tokens"
-    # The one that a user wrote: the other is at its default.
+    # Name the key that the user wrote, because the other has its default.
     key, other = "max_num_batched_tokens", "input_range"
     if spec[key] == LAUNCH_DEFAULTS[key] and spec[other] != LAUNCH_DEFAULTS[other]:
         return other, f"its minimum must be within max_num_batched_tokens, {spec[key]} tokens"
@@ -138,7 +138,7 @@ def _cause(spec: Spec, dimension: str) -> str:
 
 
 def launch_warnings(spec: Spec, ranges: BucketRanges) -> list[str]:
-    """Return what the vendor's script accepts in silence but a user should know."""
+    """Return warnings about values that the vendor's script silently accepts."""
     warnings = []
     need = spec["input_range"][1] + spec["output_range"][1]
     if spec["max_model_len"] < need:
@@ -192,10 +192,10 @@ def _quantization_env(spec: Spec) -> dict[str, str]:
 
 
 def amended(found: Launch, spec: Spec, host: Host) -> Launch:
-    """Return the launch as it is.
+    """Return the launch unchanged.
 
     Raises:
-        InputError: for measurements of the other generation of cards.
+        InputError: The measurements are for the other generation of cards.
     """
     refuse_generation(spec, host, "dtype", found.env.get("QUANT_CONFIG", ""))
     return found

@@ -1,7 +1,7 @@
 """Engine ``aice_1_22``: the vendor's fork, branch aice/v1.22.0, as its launch script starts it.
 
-The rules were found by measuring what the script sets; the golden vectors in tests/unit/golden decide. What the script
-forgets the plan adds; what it drops silently, and what kills vLLM afterwards, the plan refuses.
+The rules come from measurements of the script. The golden vectors in tests/unit/golden are authoritative. The plan adds
+what the script forgets. It refuses what the script silently drops, or what makes vLLM fail later.
 """
 
 from __future__ import annotations
@@ -51,12 +51,12 @@ DEFAULTS: dict[str, Any] = {
 LEAST_TOKENS, MOST_PADDING = 2048, 0.5
 DTYPES = ("bfloat16", "float16", "fp8", "awq", "gptq")
 EVERY_ADDRESS = "0.0.0.0"  # noqa: S104
-# Keys of a model that the toolkit counts with: the script's own list of further arguments must not pass them by.
+# Model keys that the toolkit uses in calculations. The script's further arguments must not set them.
 COUNTED = (
     *("host", "port", "tensor_parallel_size", "max_model_len", "max_num_seqs", "max_num_prefill_seqs"),
     *("gpu_memory_utilization", "max_seq_len_to_capture", "dtype", "served_model_name"),
 )
-# What the script says itself, by no key of a model.
+# Options that the script sets itself. No model key sets them.
 FIXED = ("model", "block_size", "max_num_batched_tokens")
 
 
@@ -64,7 +64,7 @@ def launch(spec: Spec, host: Host) -> Launch:
     """Return the launch of the vendor's script.
 
     Raises:
-        InputError: for what the script refuses, a number of prompts that vLLM refuses, and buckets that are too many.
+        InputError: The script refuses a value, vLLM refuses the number of prompts, or there are too many buckets.
     """
     ratio, prefills = spec["max_padding_ratio"], spec["max_num_prefill_seqs"]
     if spec["dtype"] not in DTYPES:
@@ -92,13 +92,13 @@ def launch(spec: Spec, host: Host) -> Launch:
 
 def _network(spec: Spec, host: Host) -> dict[str, str]:
     address = str(spec["host"])
-    # For every address the script finds no interface, and leaves both empty.
+    # If the server listens on every address, the script finds no interface and leaves both variables empty.
     interface = "" if address == EVERY_ADDRESS else str(host.interface)
     return {"VLLM_HOST_IP": address, "GLOO_SOCKET_IFNAME": interface, "HCCL_SOCKET_IFNAME": interface}
 
 
 def precision(spec: Spec) -> str:
-    """Return what the script takes as the precision: a file of measurements makes it FP8."""
+    """Return the precision that the script uses. A file of measurements makes it FP8."""
     return "fp8" if spec.get("quant_config") else str(spec["dtype"])
 
 
@@ -149,10 +149,10 @@ def _too_wide(_: Spec, dimension: str) -> str:
 
 
 def amended(found: Launch, spec: Spec, host: Host) -> Launch:
-    """Return the launch with what the script forgets.
+    """Return the launch with the parts that the script forgets.
 
     Raises:
-        InputError: for measurements of the other generation of cards.
+        InputError: The measurements are for the other generation of cards.
     """
     config = found.env.get("QUANT_CONFIG", "")
     refuse_generation(spec, host, "quant_config" if spec.get("quant_config") else "dtype", config)
@@ -169,21 +169,21 @@ def amended(found: Launch, spec: Spec, host: Host) -> Launch:
 def _problems(spec: Spec) -> list[Problem]:
     problems: list[Problem] = []
     if spec["dtype"] == "float16":
-        problems.append(("dtype", "float16", "the script serves it in bfloat16 silently; set bfloat16"))
+        problems.append(("dtype", "float16", "the script silently serves it in bfloat16; set bfloat16"))
     if spec.get("quant_config") and spec["dtype"] in ("awq", "gptq"):
-        allowed = "makes the script serve in fp8, and forget this model's own quantization; leave one of the two out"
+        allowed = "makes the script serve in fp8 and ignore this model's own quantization; leave one of the two out"
         problems.append(("quant_config", spec["quant_config"], allowed))
     for argument in spec.get("extra_args", []):
         name = argument.removeprefix("--").partition("=")[0].replace("-", "_")
         if argument.startswith("--") and name in FIXED:
-            problems.append(("extra_args", argument, "is set by the script itself, and the plan counts with that"))
+            problems.append(("extra_args", argument, "is set by the script itself, and the plan relies on that"))
         elif argument.startswith("--") and name in COUNTED:
-            problems.append(("extra_args", argument, f"belongs in the model's key {name}, which the plan counts with"))
+            problems.append(("extra_args", argument, f"belongs in the model's key {name}, which the plan uses"))
         elif re.match(r"-[A-Za-z]", argument):
-            problems.append(("extra_args", argument, "is an option's short form; write the long one"))
+            problems.append(("extra_args", argument, "is the short form of an option; write the long one"))
         elif re.search(r"[\s\"'{}]", argument):
             option = "its own name, such as override_generation_config: {temperature: 0.5}"
-            problems.append(("extra_args", argument, f"loses its quotes in the script; give the option by {option}"))
+            problems.append(("extra_args", argument, f"loses its quotes in the script; set the option by {option}"))
         elif argument.startswith("--") and name not in OPTION_NAMES:
             problems.append(("extra_args", argument, "is not an option of vLLM"))
     first = {key: (key, value, allowed) for key, value, allowed in reversed(problems)}

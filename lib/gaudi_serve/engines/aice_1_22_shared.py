@@ -1,15 +1,16 @@
-"""Engine ``aice_1_22_shared``: the vendor's fork, branch aice/v1.22.0, as it serves several small models on one card.
+"""Engine ``aice_1_22_shared``: the vendor's fork, branch aice/v1.22.0, with several small models on one card.
 
-One process (``mm_api_server``) loads all models one after the other and answers for all of them behind one port. It
-came to the branch on 2025-09-25, values for a single model (``--model-param``) on 2025-11-06; no tagged release has it.
-What of its source matters here:
+One process (``mm_api_server``) loads all models one after the other and serves them on one port. It was added to the
+branch on 2025-09-25, and values for a single model (``--model-param``) on 2025-11-06; no tagged release has it.
 
-- A model's name for clients is the text that ``--models`` has, and ``--served-model-name`` changes nothing. The text
-  is a folder's path, which may be relative. So each folder is mounted by its model's name below one folder, and the
-  server is started there.
-- ``--tokenizer`` is replaced by each model's own.
+Relevant facts from its source:
+
+- A model's name for clients is the text in ``--models``; ``--served-model-name`` has no effect. The text is the path of
+  a folder, which may be relative. So each folder is mounted under its model's name below one folder, in which the
+  server starts.
+- Each model's own tokenizer replaces ``--tokenizer``.
 - Each model gets its share of the memory that is free when the server loads it, after the models before it.
-- All models have the buckets of the one environment, and a model that gives vectors or scores has no decode steps.
+- All models use the buckets of the common environment. A model for vectors or scores has no decode steps.
 """
 
 from __future__ import annotations
@@ -37,50 +38,50 @@ DEFAULTS: dict[str, Any] = {
     "port": 30001,
     "dtype": "bfloat16",
     "tensor_parallel_size": 1,
-    "max_model_len": 512,  # which every model of the vendor's list takes
+    "max_model_len": 512,  # Every model of the vendor's list supports this.
     "skip_warmup": False,
 }
-MOST_MEMORY = 0.9  # of the card, for all models together: what one model has on this branch
-PROMPTS = 8  # of one step, for which shapes are warmed up
-POOLING_TOKENS = 32768  # of one step of a model that generates nothing
-# The vendor's guide: gte and bge with less than a billion parameters are served without lazy mode.
+MOST_MEMORY = 0.9  # Part of the card for all models together. It is the share of a single model on this branch.
+PROMPTS = 8  # The most prompts in one step for which shapes are warmed up.
+POOLING_TOKENS = 32768  # Tokens in one step of a model that generates nothing.
+# The vendor's guide serves gte and bge models below a billion parameters without lazy mode.
 SMALL, LARGE = re.compile(r"\b(gte|bge)\b"), re.compile(r"qwen|gemma|minicpm|icl|\d+(\.\d+)?b\b")
-TASKS = ("embed", "embedding", "score")  # embedding is the fork's other name of embed
+TASKS = ("embed", "embedding", "score")  # The fork also calls embed "embedding".
 PRECISION = "their precision is dtype"
 LEFT_OUT = {
-    "tokenizer": "this server takes each model's own",
+    "tokenizer": "this server uses each model's own",
     **dict.fromkeys(("quantization", "kv_cache_dtype"), PRECISION),
-    **dict.fromkeys(("convert", "runner"), "write task of each model"),
+    **dict.fromkeys(("convert", "runner"), "set task of each model"),
     "speculative_config": "they generate nothing",
 }
-# What the server takes for one model alone.
+# Keys that the server accepts for single models.
 PER_MODEL = ("max_model_len", "gpu_memory_utilization", "task", "hf_overrides")
 
 
 @dataclass(frozen=True)
 class SharedRanges(BucketRanges):
-    """Ranges by which each of several models warms up its prompts, and nothing else."""
+    """Bucket ranges with which each of several models warms up its prompts. There are no decode buckets."""
 
     models: int = 1
 
     def changed_by(self, env: Mapping[str, str]) -> SharedRanges:
-        """Return the ranges as a user's own environment changes them."""
+        """Return the ranges with the changes of a user's environment."""
         found = super().changed_by(env)
         return self.of_ranges(found, self.models)
 
     def counts(self, max_num_batched_tokens: int, num_hpu_blocks: int | None) -> BucketCounts:
-        """Return how many graphs a start warms up."""
+        """Return the number of graphs that a start warms up."""
         one = super().counts(max_num_batched_tokens, num_hpu_blocks)
         return BucketCounts(self.models * one.prompt, 0, self.models * one.omitted)
 
     @classmethod
     def of_ranges(cls, ranges: BucketRanges, models: int) -> SharedRanges:
-        """Return the same ranges for so many models."""
+        """Return the same ranges for several models."""
         return cls(ranges.prompt_bs, ranges.prompt_seq, ranges.decode_bs, ranges.decode_block, models=models)
 
 
 def share(models: int) -> float:
-    """Return the part of a card's memory that each of so many models gets: the vendor's rule."""
+    """Return each model's part of a card's memory, from 0 to 1, by the vendor's rule."""
     return 7 // models / 10
 
 
@@ -88,7 +89,7 @@ def launch(spec: Spec, host: Host) -> Launch:
     """Return the launch of the vendor's guide.
 
     Raises:
-        InputError: for cards that are not free, and for buckets that are none or too many.
+        InputError: Cards are not free, or there are no or too many buckets.
     """
     numactl, cards = cards_of(spec, host)
     models = spec.served
@@ -105,7 +106,7 @@ def launch(spec: Spec, host: Host) -> Launch:
     env = {
         "PT_HPU_LAZY_MODE": "0" if all(map(_is_small, models)) else "1",
         "VLLM_CONTIGUOUS_PA": "false",
-        # Otherwise the server ignores the ranges.
+        # Without this, the server ignores the ranges.
         "VLLM_EXPONENTIAL_BUCKETING": "false",
         "VLLM_SKIP_WARMUP": "true" if spec["skip_warmup"] else "false",
         **cards,
@@ -126,7 +127,7 @@ def _mixed(models: tuple[Spec, ...]) -> list[str]:
     if not small or len(small) == len(models):
         return []
     return [
-        f"{', '.join(small)}: small models of gte and bge are faster without lazy mode, which the others need; one "
+        f"{', '.join(small)}: small models of gte and bge are faster without lazy mode, but the others need it; a "
         "server has one mode, so all get lazy mode (PT_HPU_LAZY_MODE=1)"
     ]
 
@@ -146,7 +147,7 @@ def _arguments(spec: Spec) -> list[str]:
 
 
 def _of_all(spec: Spec, key: str) -> Any:
-    """Return the value of a key that the server has for all models; None where it has none."""
+    """Return the server's common value of a key, or None."""
     return spec[key] if key in ("max_model_len", "gpu_memory_utilization") else None
 
 
@@ -168,14 +169,12 @@ def _problems(spec: Spec) -> list[Problem]:
     if spec.tensors != 1:
         problems.append(("tensor_parallel_size", spec.tensors, "must be 1: models that share a card have one card"))
     if spec["dtype"] not in DTYPES:
-        problems.append(("dtype", spec["dtype"], f"must be one of {', '.join(DTYPES)} where models share a card"))
+        problems.append(("dtype", spec["dtype"], f"must be one of {', '.join(DTYPES)} if models share a card"))
     if spec["served_model_name"] != spec.name:
-        allowed = (
-            "must be left out: this server calls its models by the names of their folders, which are their names here"
-        )
+        allowed = "must be left out: this server names its models after their folders, which have their names here"
         problems.append(("served_model_name", spec["served_model_name"], allowed))
     problems += [
-        (key, spec[key], f"must be left out where models share a card: {why}")
+        (key, spec[key], f"must be left out if models share a card: {why}")
         for key, why in LEFT_OUT.items()
         if spec.get(key) not in (None, "auto")
     ]
@@ -183,10 +182,10 @@ def _problems(spec: Spec) -> list[Problem]:
 
 
 def _of_model(spec: Spec, place: int) -> list[Problem]:
-    """Return what of the keys that one model has alone its server does not take."""
+    """Return the problems with one model's own keys that its server does not accept."""
     one, problems = spec.served[place], []
     if one.get("task") is not None and one["task"] not in TASKS:
-        allowed = "must be embed or score: this server answers for models that give vectors or scores"
+        allowed = "must be embed or score: this server is for models that return vectors or scores"
         problems.append((key_of(place, "task"), one["task"], allowed))
     if one.get("hf_overrides") is not None and not isinstance(one["hf_overrides"], Mapping):
         allowed = "must be a mapping of values that replace those of config.json"
@@ -195,17 +194,17 @@ def _of_model(spec: Spec, place: int) -> list[Problem]:
 
 
 def _shares(spec: Spec) -> list[Problem]:
-    """Return whether the models would get more of the card's memory than there is."""
+    """Return the problem if the models would get more than the card's memory."""
     shares = [float(one["gpu_memory_utilization"]) for one in spec.served]
     total = round(sum(shares), 4)
     if total <= MOST_MEMORY:
         return []
-    # The first model whose own share is the largest: what is to be lowered is most likely there.
+    # The first model with the largest share is the most likely mistake.
     place = shares.index(max(shares))
     each = ", ".join(f"{one.name} {value:g}" for one, value in zip(spec.served, shares, strict=True))
     allowed = (
-        f"makes {total:g} of the card's memory for all models ({each}), and {MOST_MEMORY:g} can be given; lower it, or "
-        f"leave it out everywhere, and each gets {share(len(shares)):g}"
+        f"makes {total:g} of the card's memory for all models ({each}), and at most {MOST_MEMORY:g} is allowed; lower "
+        f"it, or leave it out everywhere, and each gets {share(len(shares)):g}"
     )
     return [(key_of(place, "gpu_memory_utilization"), shares[place], allowed)]
 

@@ -1,7 +1,7 @@
-"""Architectures that are known to be served on a platform, by ``model_type`` of a config.json.
+"""Architectures that are known to work on a platform, by ``model_type`` of a config.json.
 
-Gathered from this catalog, the fork's manual, the plugin's page and what vLLM itself supports there. What is missing
-may be served all the same, so it gets a warning alone.
+Their sources are this catalog, the fork's manual, the plugin's page and vLLM's own support. Other architectures may
+work too, so they only cause a warning.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ ENDS = ("forcausallm", "forconditionalgeneration", "lmheadmodel", "model", "fors
 
 
 def architecture(model: Architecture) -> tuple[str, str] | None:
-    """Return the model_type of a config.json, and what it calls its architecture; None where it says neither."""
+    """Return the model_type of a config.json, and its name of the architecture; None if it has neither."""
     name = model.classes[0] if model.classes else None
     if model.kind:
         return model.kind.lower(), name or model.kind

@@ -1,6 +1,6 @@
-"""What an engine is: one way of starting vLLM, with everything that is known about it.
+"""The engine: one way of starting vLLM, with everything that is known about it.
 
-An engine is one file beside this one and one line in the registry (``engines/__init__.py``). Nothing else names it.
+An engine is one file in this folder and one line in the registry (``engines/__init__.py``). Nothing else names it.
 """
 
 from __future__ import annotations
@@ -36,16 +36,16 @@ __all__ = [
 ]
 
 
-# Every vLLM's log.
+# The log of every vLLM has this line.
 LOADING = (r"(?i)Loading (?:safetensors|model weights|model)", "loading weights")
 
 
 @dataclass(frozen=True)
 class LogPatterns:
-    """What the collector on a host reads of a server's log: regular expressions with groups by name.
+    """Patterns that the collector on a host searches in a server's log: regular expressions with named groups.
 
     graph: ``done`` of ``total`` graphs of a ``phase`` of the warm-up are compiled. phases: all phases in order, in
-    lowercase. finished: the warm-up took so many ``seconds``. cache: the KV cache has so many ``blocks`` or ``tokens``.
+    lowercase. finished: the warm-up took ``seconds``. cache: the KV cache has ``blocks`` or ``tokens``.
     unwarmed: a ``shape`` of a ``phase`` is compiled while serving; each worker prints it.
     """
 
@@ -56,24 +56,24 @@ class LogPatterns:
     unwarmed: tuple[str, ...] = ()
 
 
-# Upstream's V1 engine; newer versions name the device in place of GPU.
+# Upstream's V1 engine. Newer versions print the device instead of GPU.
 UPSTREAM = LogPatterns(
     finished=(r"init engine \(profile, create kv cache, warmup model\) took (?P<seconds>[\d.]+) s",),
     cache=(r"\w+ KV cache size: (?P<tokens>[\d,]+) tokens",),
 )
-# Of every vLLM on Gaudi, some of which name the worker's rank.
+# Every vLLM on Gaudi prints this. Some versions add the worker's rank.
 UNWARMED = r"Configuration: (?:rank \(\d+, |\()(?P<shape>['\"]?(?P<phase>[a-z_]+)['\"]?(?:, \d+)+)\) was not warmed-up!"
 FINISHED = r"Warmup finished in (?P<seconds>[\d.]+) secs"
 
 
 @dataclass(frozen=True)
 class Launch:
-    """How a server is started, exactly.
+    """The exact launch of a server.
 
-    env: variables, but for those of the buckets. args: arguments after the engine's command. numactl: its arguments;
-    None binds to no cores. buckets: the shapes that are warmed up; None where the server chooses them. bucket_file:
-    the text of a file of buckets, which the server finds at bucket_path. tokens: of one step
-    at most, by which buckets are counted.
+    env: variables, without those of the buckets. args: arguments after the engine's command. numactl: its arguments;
+    None: no core binding. buckets: the shapes that are warmed up; None if the server chooses them. bucket_file: the
+    text of a bucket file, which the server reads at bucket_path. tokens: the most in one step, for the number of
+    buckets.
     """
 
     env: dict[str, str]
@@ -93,7 +93,7 @@ class Launch:
 
 @dataclass(frozen=True)
 class Dequantised:
-    """Weights that become BF16 at load, unless variable ``preserved_by`` is 1, which vLLM ``preserved_since`` reads."""
+    """Weights that become BF16 at load unless variable ``preserved_by`` is 1 (vLLM ``preserved_since`` or newer)."""
 
     preserved_by: str
     preserved_since: str
@@ -111,35 +111,29 @@ def _as_it_is(found: Launch, _spec: Spec, _host: Host) -> Launch:
 class Engine:
     """One way of starting vLLM.
 
-    name: what ``launch_profile`` calls it. platforms: names of the platforms that it serves, the one that it is made
-    for first. command: the program, before the arguments of the launch. defaults: keys of a model that its user
-    leaves out. launch: the exact launch of a complete spec on a host; raises InputError. amended: the same with what a
-    vendor's script forgets, as plans have it.
-
+    name: its ``launch_profile``. platforms: names of the platforms that it serves, its main one first. command: the
+    program, before the arguments of the launch. defaults: keys of a model that its user leaves out. launch: returns
+    the exact launch of a complete spec on a host; raises InputError. amended: returns the same with the parts that a
+    vendor's script forgets, for plans.
     reads: texts of the host's facts that the launch reads; reads_cards: it reads its cards and their cores.
-    problems: what of a spec it refuses before the cards are known; late_problems: what the server itself would
-    refuse at start.
-
-    own_options: its launch says which options of vLLM the server gets; further ones, and the served name, come behind
-    them. Without it, the launch passes all options on by itself. consumed: options of vLLM that its launch turns into
-    something else. ignored: keys of this toolkit that it has no use for.
-
-    capabilities and ulimits: what its container needs. precision: the one that it always serves in.
-    dequantised_at_load: precisions of stored weights of which it makes BF16 while it loads them.
-    capped: it leaves out buckets of more blocks than the cards hold. expert_parallel: it always asks for it.
-    copies_heads: more cards than there are key-value heads get a copy of one each.
-    progress: patterns of its log, each with what the unit's status says then, to be filled from the pattern's groups;
-    they go into the launch file, since the supervisor on the host knows no engine. journal: what the collector there
-    reads of the same log. warmup: the seconds that graphs
-    take, with the arguments of warmup_seconds. loads: by platform, the quantised weights that it loads; of another
-    platform nothing is known.
-
-    executors: by what it spreads a model over several hosts, its default first; none where it cannot. over_hosts: why
-    that is an experiment; empty where it is none.
-
-    share: the part of the card's memory that each of so many models gets, where its user sets none; None where the
-    server serves one model. folder: where the server finds each model's folder, by the model's name; None where it
-    finds it where the host has it.
+    problems: returns the problems with a spec before the cards are chosen; late_problems: those that the server would
+    only find at start.
+    own_options: its launch sets the options of vLLM; further ones, and the served name, follow them. Without it, the
+    launch passes all options on by itself. consumed: options of vLLM that its launch converts to something else.
+    ignored: keys of this toolkit that it does not use.
+    capabilities and ulimits: required by its container. precision: if it always serves in the same one.
+    dequantised_at_load: precisions of stored weights that it converts to BF16 at load.
+    capped: it leaves out buckets with more blocks than the cards have. expert_parallel: it always sets that option.
+    copies_heads: with more cards than key-value heads, each card gets a copy of one.
+    progress: patterns of its log, each with the status text of the unit, which is filled from the pattern's groups;
+    they go into the launch file, because the supervisor on the host has no engines. journal: what the collector there
+    reads from the same log. warmup: returns the seconds that graphs take, from the arguments of warmup_seconds.
+    loads: by platform, the quantised weights that it loads; other platforms are unknown.
+    executors: ways to spread a model over several hosts, its default first; empty if it cannot. over_hosts: why that is
+    experimental; empty if it is not.
+    share: returns each model's default part of the card's memory for a number of models; None if the server serves one
+    model. folder: the folder in which the server finds each model's folder, by the model's name; None if it
+    uses the host's path.
     """
 
     name: str
@@ -172,28 +166,28 @@ class Engine:
     folder: str | None = None
 
     def serves(self, platform: Platform) -> bool:
-        """Tell whether it serves a platform: one that it knows, or one that names it as its own."""
+        """Return whether it serves a platform: one in its list, or one whose main engine it is."""
         return platform.name in self.platforms or platform.engine == self.name
 
     def defaults_of(self, given: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Return the keys of a model that its user leaves out; shares of a card's memory follow from how many share."""
+        """Return the defaults of a model. Shares of a card's memory depend on the number of models."""
         if not self.share:
             return self.defaults
         return {**self.defaults, "gpu_memory_utilization": self.share(1 + len(members(given)))}
 
     def seen_at(self, spec: Spec) -> str:
-        """Return where the server finds the folder of a model's weights."""
+        """Return the path of a model's weights inside the container."""
         return f"{self.folder}/{spec.name}" if self.folder else spec.weights
 
     def served_in(self, spec: Spec) -> str:
-        """Return the precision that decides on the time of a warm-up: fp8 or bfloat16."""
+        """Return the precision that decides the time of a warm-up: fp8 or bfloat16."""
         return (
             "fp8" if "fp8" in (self.precision, spec.get("dtype")) or spec.get("quantization") == "inc" else "bfloat16"
         )
 
 
 def option_arguments(key: str, value: Any) -> list[str]:
-    """Return one vLLM option as arguments: true is a flag, false its negation, a mapping JSON."""
+    """Return one vLLM option as arguments. True is a flag, false its negation, and a mapping is JSON."""
     flag = "--" + key.replace("_", "-")
     if value is None:
         return []
@@ -209,7 +203,7 @@ def option_arguments(key: str, value: Any) -> list[str]:
 
 
 def pass_through(spec: Spec) -> list[str]:
-    """Return the arguments for those keys of a model that are vLLM's own options."""
+    """Return the arguments for all keys of a model that are vLLM's own options."""
     return [part for key, value in spec.items() if key in OPTION_NAMES for part in option_arguments(key, value)]
 
 

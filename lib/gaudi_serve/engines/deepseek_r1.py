@@ -1,6 +1,6 @@
-"""Engine ``deepseek_r1``: DeepSeek-R1 on machines of eight cards, by the vendor's branch and scripts of that name.
+"""Engine ``deepseek_r1``: DeepSeek-R1 on machines with eight cards, from the vendor's branch and scripts of that name.
 
-The rules were found by measuring what the script sets; the golden vectors in tests/unit/golden decide.
+The rules come from measurements of the script. The golden vectors in tests/unit/golden are authoritative.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ INC = {
     "VLLM_HPU_MARK_SCALES_AS_CONST": "false",
     "VLLM_REQUANT_FP8_INC": "1",
 }
-# How many sequences one step of the decode batch has, by device.
+# Sequences per step of the decode batch, by device.
 DECODE_STEP = {"HL-225": 8, "HL-288": 2}
 LONGEST, SHORT_CONTEXT = 32768, 18432
 
@@ -61,16 +61,16 @@ def launch(spec: Spec, host: Host) -> Launch:
     """Return the launch of the vendor's script.
 
     Raises:
-        InputError: for what the script cannot start, and buckets that are too many.
+        InputError: The script cannot start with these values, or there are too many buckets.
     """
     length = int(spec["max_model_len"])
     if length > LONGEST:
-        raise refusal(label(spec), "max_model_len", length, f"is above {LONGEST}, the most of one host")
+        raise refusal(label(spec), "max_model_len", length, f"is above {LONGEST}, the most for one host")
     if length < BLOCK:
         raise refusal(label(spec), "max_model_len", length, f"is below {BLOCK}, the tokens of one block")
     whole(label(spec), "max_num_prefill_seqs", spec["max_num_prefill_seqs"], 1, 65536)
     if spec.get("quantization") not in (None, "inc"):
-        raise refusal(label(spec), "quantization", spec["quantization"], "is not inc, the only one here")
+        raise refusal(label(spec), "quantization", spec["quantization"], "is not inc, the only one allowed here")
     if spec.members:
         return _over_hosts(spec, host)
     utilization = "0.85" if length <= SHORT_CONTEXT else "0.65"
@@ -92,7 +92,7 @@ def launch(spec: Spec, host: Host) -> Launch:
 
 
 def _over_hosts(spec: Spec, host: Host) -> Launch:
-    """Return the launch of the scripts for several hosts: the variables of each, and the server of the head."""
+    """Return the launch of the scripts for several hosts: the variables of each host, and the head's server."""
     length, ranges = int(spec["max_model_len"]), _buckets(spec, host)
     refuse_buckets(spec, ranges, _too_narrow, _too_wide)
     env = {
@@ -142,7 +142,7 @@ def _problems(spec: Spec) -> list[Problem]:
     hosts = len(spec.members.names) if spec.members else 1
     if spec.tensors == CARDS * hosts:
         return []
-    made = "which profile deepseek_r1 is made for" if hosts == 1 else f"the cards of {hosts} hosts"
+    made = "the cards of profile deepseek_r1" if hosts == 1 else f"the cards of {hosts} hosts"
     return [("tensor_parallel_size", spec.tensors, f"must be {CARDS * hosts}, {made}")]
 
 
@@ -161,7 +161,7 @@ ENGINE = Engine(
     ulimits=("memlock=-1:-1",),
     precision="fp8",
     executors=("ray",),
-    # The measured hour of its warm-up, and the quarter that is left of it, are of buckets without a cap.
+    # Its measured warm-ups, one hour and 15 minutes with a cache, are for buckets without a cap.
     capped=False,
     progress=PROGRESS,
     journal=JOURNAL,

@@ -1,8 +1,8 @@
 """Engine ``plugin``: vLLM with the vendor's plugin vllm-gaudi, the current way of serving on Gaudi2 and Gaudi3.
 
-It is started by ``vllm serve``. What the plugin would take from vLLM's defaults for small devices, since it reports no
-device memory, is said explicitly: without it a plain start of a small model asks for ten times the KV-cache blocks that
-there are, and dies in warm-up.
+It starts ``vllm serve``. The plugin reports no device memory, so vLLM would use its defaults for small devices. The
+launch sets these values explicitly. Without them, a plain start of a small model requests ten times the available
+KV cache blocks, and fails in the warm-up.
 """
 
 from __future__ import annotations
@@ -38,20 +38,21 @@ DEFAULTS: dict[str, Any] = {
     "max_num_seqs": 128,
     "max_num_batched_tokens": 8192,
     "gpu_memory_utilization": 0.9,
-    # Off, the buckets end where the blocks of the device do; on, decode steps may name shared blocks several times.
+    # Without prefix caching, the buckets end at the device's blocks. With it, decode steps may count shared blocks
+    # twice.
     "enable_prefix_caching": False,
     "skip_warmup": False,
 }
 CONSTANTS = {
-    # The images of the plugin have the upstream PyTorch, which knows no lazy mode.
+    # The plugin's images have the upstream PyTorch, which has no lazy mode.
     "PT_HPU_LAZY_MODE": "0",
     "PT_HPU_WEIGHT_SHARING": "0",
     "VLLM_GRAPH_RESERVED_MEM": "0.1",
-    # Without these a warm-up of an hour says nothing before it is over: it draws bars, one line a phase, which Docker
-    # gives out when it ends; and the lines that developers get would wait in Python's buffer.
+    # Without these, a warm-up of an hour prints nothing until it ends: it draws one progress bar per phase, which
+    # Docker outputs only at the end, and the developer lines wait in Python's buffer.
     "VLLM_DEVELOPER_MODE": "true",
     "PYTHONUNBUFFERED": "1",
-    # Beside the lines the bars are of no use, and each of their states would be a line of the journal.
+    # Next to the lines, the bars are useless, and each of their states would be a line in the journal.
     "TQDM_DISABLE": "1",
 }
 PROGRESS = (
@@ -66,26 +67,26 @@ JOURNAL = LogPatterns(
     ),
     phases=("prompt", "decode"),
     finished=(FINISHED,),
-    # What its requests can use: upstream's line counts what was planned before.
+    # This is the number of usable blocks. Upstream's line counts the blocks planned before.
     cache=(r"Usable num_blocks: (?P<blocks>\d+)",),
     unwarmed=(UNWARMED,),
 )
-# Ways of guessing tokens at which its server stops (Medusa, and all that are neither n-grams nor of Eagle's kind).
+# Methods of speculative decoding at which its server stops (Medusa, and all that are neither n-grams nor like Eagle).
 NOT_GUESSED_BY = ("draft_model", "medusa", "mlp_speculator", "suffix")
-# From this vLLM on the plugin never puts prompts of a hybrid into one step (vllm-gaudi#1725), and knows where sliding
-# windows are with contiguous PA (#1715).
+# From this vLLM on, the plugin never puts several prompts of a hybrid into one step (vllm-gaudi#1725), and reads
+# sliding windows correctly with contiguous PA (#1715).
 SEPARATES_PROMPTS = READS_WINDOWS = "0.27.0"
 NEWEST_VLLM = str(max(row.newest for row in RELEASES if row.vllm))
-FP8_CACHE = "fp8_inc"  # the only one of vLLM's FP8 caches that the plugin has
-# In the order in which vLLM's own pages write them.
+FP8_CACHE = "fp8_inc"  # The only FP8 cache of vLLM that the plugin supports.
+# The order is that of vLLM's own pages.
 SAID = ("dtype", "tensor_parallel_size", "max_model_len", "max_num_seqs", "max_num_batched_tokens")
 
 
 def launch(spec: Spec, host: Host) -> Launch:
-    """Return ``vllm serve`` with explicit values for all that buckets and memory follow from.
+    """Return ``vllm serve`` with explicit values for everything that affects buckets and memory.
 
     Raises:
-        InputError: for what the vendor's server would not start with, or would do silently.
+        InputError: The vendor's server would not start, or would silently do something else.
     """
     refuse_generation(spec, host, "env: QUANT_CONFIG", str((spec.get("env") or {}).get("QUANT_CONFIG", "")))
     buckets = bucketing(spec, host)
@@ -105,7 +106,7 @@ def launch(spec: Spec, host: Host) -> Launch:
 
 
 def bucketing(spec: Spec, host: Host) -> PluginBucketing:
-    """Return what the server is told of its buckets, by the model's ``bucketing`` and its options."""
+    """Return the server's buckets, from the model's ``bucketing`` and its options."""
     said: Mapping[str, Any] = spec.get("bucketing") or {}
     text = said.get("file")
     ranges = PluginRanges(
@@ -130,7 +131,7 @@ def bucketing(spec: Spec, host: Host) -> PluginBucketing:
             num_hpu_blocks=1,
             settings=settings,
             num_speculative_tokens=max(0, Speculation.of(spec).tokens),
-            # A hybrid that names none reads its prompts in chunks of one block.
+            # A hybrid without a chunk size reads its prompts in chunks of one block.
             mamba_chunk_size=chunk or (BLOCK if hybrid else 0),
             mamba_chunk_size_is_explicit=bool(chunk),
             skip_decode_block_clamp=hybrid or model.interleaved,
@@ -146,7 +147,7 @@ def bucketing(spec: Spec, host: Host) -> PluginBucketing:
 
 
 def _one_prompt(model: Architecture, version: str, caching: bool) -> str:
-    """Return why the prompts of a hybrid must come one by one; empty where they need not."""
+    """Return why a hybrid must read its prompts one by one; empty if it need not."""
     if not comparable("0.14.1") <= comparable(version) < comparable(SEPARATES_PROMPTS):
         return ""
     if model.is_granite_hybrid:
@@ -156,12 +157,12 @@ def _one_prompt(model: Architecture, version: str, caching: bool) -> str:
 
 
 def version_of(spec: Spec) -> str:
-    """Return the vLLM by whose rules a model is launched; the newest of a release where nothing says it."""
+    """Return the version of vLLM for a model's launch: the newest of all releases if nothing sets it."""
     return str(spec.get("vllm_version") or vllm_of(str(spec.get("image"))) or NEWEST_VLLM)
 
 
 def bucket_path(spec: Spec, text: str) -> str:
-    """Return where the server finds its bucket file: a name that says its content, so that another one restarts it."""
+    """Return the server's path of its bucket file. The name contains a digest, so that a new file restarts it."""
     return f"/etc/gaudi-serve/{spec.get('name', 'model')}-{hashlib.sha256(text.encode()).hexdigest()[:12]}.buckets"
 
 
@@ -187,8 +188,8 @@ def _warnings(spec: Spec, host: Host) -> list[str]:
     if spec["skip_warmup"]:
         found.append(SKIPPED)
     if model.interleaved and not spec["enable_prefix_caching"] and _blind(spec):
-        slow = "fetches the blocks of sliding windows wrongly with contiguous PA: slower by 7 to 18 %, and recompiling"
-        found.append(f"vLLM {version_of(spec)} {slow}; enable_prefix_caching: true goes without it")
+        slow = "reads the blocks of sliding windows wrongly with contiguous PA: 7 to 18 % slower, and graphs recompile"
+        found.append(f"vLLM {version_of(spec)} {slow}; set enable_prefix_caching: true to avoid it")
     return found
 
 
@@ -197,14 +198,14 @@ def _blind(spec: Spec) -> bool:
 
 
 def _half_quantised(spec: Spec) -> list[str]:
-    """Return what the server does silently to weights that are not quantised, where INC is asked for by half."""
+    """Return warnings about unquantised weights for which INC is only half configured."""
     inc, measured = spec.get("quantization") == "inc", "QUANT_CONFIG" in (spec.get("env") or {})
     if measured and not inc:
         return [
-            "env: QUANT_CONFIG has INC convert the weights, and the plan counts bfloat16: set quantization: inc too"
+            "env: QUANT_CONFIG makes INC convert the weights, but the plan counts bfloat16: set quantization: inc too"
         ]
     if spec.get("kv_cache_dtype") == FP8_CACHE and not measured:
-        scale = "holds keys and values in FP8 as they are, with a scale of 1"
+        scale = "stores keys and values in FP8 unchanged, with a scale of 1"
         return [
             f"kv_cache_dtype {FP8_CACHE} without QUANT_CONFIG {scale}: add quantization: inc and QUANT_CONFIG in env"
         ]
@@ -212,7 +213,7 @@ def _half_quantised(spec: Spec) -> list[str]:
 
 
 def _contradictions(spec: Spec, said: Mapping[str, Any]) -> list[str]:
-    """Return where ``env`` says something else than the model's own keys, of which a reader would take one."""
+    """Return warnings about variables in ``env`` that contradict the model's own keys."""
     wanted: dict[str, tuple[str, Any]] = {
         f"VLLM_{name}_BUCKET_{part}": (f"bucketing.{name.lower()}.{part.lower()}", value)
         for name in DIMENSIONS
@@ -235,12 +236,12 @@ def _contradictions(spec: Spec, said: Mapping[str, Any]) -> list[str]:
 
 
 def _counts(name: str, value: Any, other: str, key: str) -> str:
-    """Return that a variable contradicts a key, and what to write."""
-    return f"env: {name} {value} contradicts {other}; set only {key}, and take {name} out of env"
+    """Return the warning that a variable contradicts a key, with the remedy."""
+    return f"env: {name} {value} contradicts {other}; set only {key}, and remove {name} from env"
 
 
 def _unread(said: Mapping[str, Any], rules: PluginRules) -> list[str]:
-    """Return what of a model's ``bucketing`` its strategy, or its vLLM, ignores."""
+    """Return the parts of a model's ``bucketing`` that its strategy, or its vLLM, ignores."""
     strategy = said.get("strategy", "exp")
     if strategy in ("lin", "pad"):
         of_pad = () if strategy == "pad" else ("pad_max", "pad_percent")
@@ -262,13 +263,13 @@ def _unread(said: Mapping[str, Any], rules: PluginRules) -> list[str]:
 
 
 def _of_fork(spec: Spec) -> list[Problem]:
-    """Return the options by which vLLM beside the plugin would stop: the fork's own."""
+    """Return the problems with options that only the fork has. vLLM with the plugin would stop at them."""
     instead = {
         "max_num_prefill_seqs": "set bucketing: {prompt_bs: {max: NUMBER}}",
-        "task": "a model without text needs runner: pooling, and convert: embed or classify where it is made for text",
+        "task": "a model without text needs runner: pooling, and convert: embed or classify if it is made for text",
     }
     return [
-        (key, spec[key], f"is an option of the fork alone: the server stops at it; {instead.get(key, 'leave it out')}")
+        (key, spec[key], f"is an option of the fork only: the server stops at it; {instead.get(key, 'leave it out')}")
         for key in sorted(FORK_ONLY & spec.keys())
         if spec[key] is not None
     ]
@@ -277,21 +278,21 @@ def _of_fork(spec: Spec) -> list[Problem]:
 def _problems(spec: Spec) -> list[Problem]:
     problems: list[Problem] = _of_fork(spec) + start_problems(spec.get("env") or {}, version_of(spec))
     if spec.get("distributed_executor_backend") == "ray" and not spec.members:
-        allowed = "is not validated with the plugin: leave it out, which is mp where there are several cards"
+        allowed = "is not validated with the plugin: leave it out, which means mp for several cards"
         problems.append(("distributed_executor_backend", "ray", allowed))
     if spec["dtype"] not in ("auto", "bfloat16"):
         remedies = {
-            **dict.fromkeys(("float16", "float32"), "the plugin would serve in bfloat16 silently; set bfloat16"),
-            "fp8": "FP8 weights are served as they are with bfloat16; others by quantization: inc and QUANT_CONFIG",
+            **dict.fromkeys(("float16", "float32"), "the plugin would silently serve in bfloat16; set bfloat16"),
+            "fp8": "FP8 weights are served unchanged with bfloat16; for others use quantization: inc and QUANT_CONFIG",
         }
-        of_weights = "the weights themselves say how they are quantised; set bfloat16"
+        of_weights = "the weights themselves determine their quantisation; set bfloat16"
         problems.append(("dtype", spec["dtype"], remedies.get(str(spec["dtype"]), of_weights)))
     guesses = Speculation.of(spec)
     if guesses.tokens < 0:
-        allowed = f"must set num_speculative_tokens, an integer from 1 to {MOST_GUESSED}: buckets follow from it"
+        allowed = f"must set num_speculative_tokens, an integer from 1 to {MOST_GUESSED}: buckets depend on it"
         problems.append(("speculative_config", spec["speculative_config"], allowed))
     if guesses.method in NOT_GUESSED_BY:
-        allowed = f"has method {guesses.method}, at which the plugin stops; it takes ngram, eagle, eagle3 and mtp"
+        allowed = f"has method {guesses.method}, at which the plugin stops; allowed are ngram, eagle, eagle3 and mtp"
         problems.append(("speculative_config", spec["speculative_config"], allowed))
     tokens, length, count = spec["max_num_batched_tokens"], spec["max_model_len"], spec["max_num_seqs"]
     if tokens < count:
@@ -301,7 +302,7 @@ def _problems(spec: Spec) -> list[Problem]:
         problems.append(("max_num_batched_tokens", tokens, allowed))
     contiguous = (spec.get("env") or {}).get("VLLM_CONTIGUOUS_PA")
     if spec["enable_prefix_caching"] and str(contiguous).lower() in TRUE:
-        allowed = "turns enable_prefix_caching off silently; set enable_prefix_caching: false, which does both"
+        allowed = "silently turns enable_prefix_caching off; set enable_prefix_caching: false, which does both"
         problems.append(("env: VLLM_CONTIGUOUS_PA", contiguous, allowed))
     if spec.get("quantization") == "inc" and not (spec.get("env") or {}).get("QUANT_CONFIG"):
         allowed = "needs QUANT_CONFIG in env: the file that names INC's measurements"
@@ -324,7 +325,7 @@ ENGINE = Engine(
     defaults=DEFAULTS,
     launch=launch,
     executors=("ray", "mp"),
-    over_hosts="its makers have planned them, and not validated them",
+    over_hosts="the vendor has planned them, but not validated them",
     problems=_problems,
     consumed=frozenset({"block_size", "gpu_memory_utilization", "enable_prefix_caching"}),
     ignored=(*OF_AICE_1_22, *OF_BUCKETS),

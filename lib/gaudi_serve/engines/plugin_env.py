@@ -1,6 +1,6 @@
-"""Variables that a server of the plugin reads at start as numbers or choices: another text, or an empty one, stops it.
+"""Variables that a server of the plugin reads at start as numbers or choices. Another text, or an empty one, stops it.
 
-Those of buckets are read with the buckets (``plugin_input``); ``spec.keys`` refuses some for every engine.
+Variables of buckets are read with the buckets (``plugin_input``). ``spec.keys`` refuses some for every engine.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def _some_of(*words: str) -> Reader:
 
 @dataclass(frozen=True)
 class StartVariable:
-    """A variable: how the server reads it, what it may be, and which versions do, from ``since`` to ``before``."""
+    """A variable: its reader, its allowed values, and the versions that read it: from ``since``, before ``before``."""
 
     read: Reader
     allowed: str
@@ -43,7 +43,7 @@ class StartVariable:
     words: tuple[str, ...] = ()
 
     def wrong(self, text: str, version: str) -> str | None:
-        """Return what a server of this version makes of a text; None where it takes it, or reads it never."""
+        """Return the problem with a text for a server of this version; None if it is allowed or not read."""
         if not comparable(self.since) <= comparable(version) < comparable(self.before):
             return None
         try:
@@ -88,9 +88,9 @@ VARIABLES: Mapping[str, StartVariable] = {
 
 
 def start_problems(env: Mapping[str, object], version: str) -> list[Problem]:
-    """Return the variables of a model's own environment at which a server of this version stops."""
+    """Return the problems with variables of a model's environment at which a server of this version stops."""
     return [
-        (f"env: {name}", str(env[name]), f"{wrong}; leave it out where you do not need it")
+        (f"env: {name}", str(env[name]), f"{wrong}; leave it out if you do not need it")
         for name, variable in VARIABLES.items()
         if name in env and (wrong := variable.wrong(str(env[name]), version))
     ]

@@ -1,7 +1,7 @@
-"""Which quantised weights an engine loads: a server that does not stops when image and weights have been fetched.
+"""The quantised weights that an engine loads. A server that cannot load them stops only after the downloads.
 
-Methods are those of ``quantization_config.quant_method`` in a config.json. ModelOpt writes one method for all: its name
-is followed by the ``quant_algo``.
+Methods are values of ``quantization_config.quant_method`` in a config.json. ModelOpt writes one method for all, so its
+name is followed by the ``quant_algo``.
 """
 
 from __future__ import annotations
@@ -15,17 +15,17 @@ from ..model.architecture import Architecture
 
 MODELOPT = "modelopt"
 NVFP4_BITS = 4
-# Some tools write the name that the platform's own code has, or another one for the same.
+# Some tools write the name in the platform's own code, or another name for the same method.
 SAME = {"awq_hpu": "awq", "gptq_hpu": "gptq", "gpt_oss_mxfp4": "mxfp4", "modelopt_fp4": f"{MODELOPT} NVFP4"}
 SAME |= {"compressed_tensors": "compressed-tensors"}
 
 
 @dataclass(frozen=True)
 class Loads:
-    """What an engine loads on a platform.
+    """The quantisations that an engine loads on a platform.
 
-    since: methods, each with the first vLLM that loads it; empty for all. refused: methods that it does not load; all
-    others where it is None. floats: it loads weights of floating-point numbers with fewer than 16 bits.
+    since: methods, each with the first vLLM that loads it; empty for all. refused: methods that it does not load; None
+    means all others. floats: it loads floating-point weights with fewer than 16 bits.
     """
 
     since: Mapping[str, str]
@@ -33,12 +33,12 @@ class Loads:
     floats: bool = True
 
     def method(self, name: str) -> str | None:
-        """Return the first vLLM that loads a method, empty for all; None where none does or is known to."""
+        """Return the first vLLM that loads a method, empty for all; None if none is known to load it."""
         return self.since.get(name)
 
 
-# The vendor's pages, and the code of its plugin at the tags that were looked at: 0.11.2, 0.16.0 and 0.26.0. gpt-oss is
-# on the list of validated models of 0.17.1.
+# The sources are the vendor's pages, and the code of its plugin at tags 0.11.2, 0.16.0 and 0.26.0. gpt-oss is on the
+# list of validated models of 0.17.1.
 FORK = dict.fromkeys(("compressed-tensors", "fp8", "inc", "awq", "gptq", "bitsandbytes"), "")
 OF_FORK = Loads(FORK)
 OF_PLUGIN = Loads(
@@ -48,7 +48,7 @@ OF_PLUGIN = Loads(
         "mxfp4": "0.17.1",
     }
 )
-# vLLM on CPUs: AWQ and GPTQ, and integers of compressed-tensors. Nobody has tried all others.
+# vLLM on CPUs loads AWQ and GPTQ, and integers of compressed-tensors. The others are not tested.
 OF_CPU = Loads(
     dict.fromkeys(("awq", "gptq", "compressed-tensors"), ""),
     frozenset({"fp8", "fbgemm_fp8", "inc", f"{MODELOPT} FP8", f"{MODELOPT} NVFP4"}),
@@ -58,7 +58,7 @@ OF_CPU = Loads(
 
 @dataclass(frozen=True)
 class Stored:
-    """How weights are quantised: the method as ``Loads`` names it, and as the config.json has it."""
+    """The quantisation of weights: the method as in ``Loads``, and the text of the config.json."""
 
     method: str
     said: str
@@ -66,7 +66,7 @@ class Stored:
 
 
 def stored(model: Architecture) -> Stored | None:
-    """Return how the weights of a model are quantised; None where they are not, or its config.json does not say."""
+    """Return the quantisation of a model's weights; None if there is none or its config.json does not name it."""
     found = model.quantisation
     method = found.get("quant_method")
     if not isinstance(method, str) or not method:
@@ -78,7 +78,7 @@ def stored(model: Architecture) -> Stored | None:
         return Stored(f"{MODELOPT} {text.upper()}", f"{said}, quant_algo {shown(algorithm)}", True)
     weights = _weights(found)
     if any(one.get("type") == "float" and one.get("num_bits") == NVFP4_BITS for one in weights):
-        # NVFP4 in another wrapping: not known to load where floats of eight bits do.
+        # NVFP4 in another format. It is not known to load if floats of eight bits do.
         return Stored(f"{SAME.get(name, name)} NVFP4", f"{said} with floating-point weights of 4 bits", True)
     floats = any(one.get("type") == "float" for one in weights)
     return Stored(SAME.get(name, name), said + " with floating-point weights" * floats, floats)

@@ -1,4 +1,4 @@
-"""Engine ``vllm``: vLLM as it is, with its own options and its own choice of buckets."""
+"""Engine ``vllm``: plain vLLM, with its own options and its own choice of buckets."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def launch(spec: Spec, host: Host) -> Launch:
 def _problems(spec: Spec) -> list[Problem]:
     if spec.get("dtype") in (None, *DTYPES):
         return []
-    allowed = f"must be one of {', '.join(DTYPES)} in profile vllm, where quantization sets the rest"
+    allowed = f"must be one of {', '.join(DTYPES)} in profile vllm; quantization sets the others"
     return [("dtype", spec["dtype"], allowed)]
 
 
@@ -37,14 +37,14 @@ ENGINE = Engine(
     problems=_problems,
     own_options=False,
     executors=("mp", "ray"),
-    # An option that the launch passes on is not ignored: the server that lacks it is the plan's to refuse.
+    # An option that the launch passes on is not ignored. If the server does not have it, the plan refuses it.
     ignored=tuple(
         key
         for key in ("recipe_cache_path", "skip_warmup", "bucketing", *OF_AICE_1_22, *OF_BUCKETS)
         if key not in OPTION_NAMES
     ),
     expert_parallel=False,
-    # On a Gaudi host it may be the fork that it starts.
+    # On a Gaudi host the image can be the fork.
     progress=PROGRESS,
     journal=replace(JOURNAL, finished=(*JOURNAL.finished, *UPSTREAM.finished), cache=(*JOURNAL.cache, *UPSTREAM.cache)),
 )

@@ -1,1 +1,1 @@
-"""What a user writes: the variables of an inventory, facts that were saved, slips of YAML."""
+"""The user's input: variables of an inventory, saved facts, and mistakes in YAML."""

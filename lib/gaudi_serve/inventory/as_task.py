@@ -1,4 +1,4 @@
-"""A module within an action plugin, run as a task of its own runs it."""
+"""A module inside an action plugin, run as a separate task would run it."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ from typing import Any
 
 
 def run_as_task(action: Any, name: str, arguments: dict[str, Any], variables: dict[str, Any]) -> dict[str, Any]:
-    """Return the result of a module: through its action plugin, where it has one.
+    """Return the result of a module. It runs through its action plugin if it has one.
 
     Args:
-        action: the action plugin that asks.
-        name: of the module.
-        arguments: of the module.
-        variables: of the task.
+        action: The calling action plugin.
+        name: The name of the module.
+        arguments: The arguments of the module.
+        variables: The variables of the task.
     """
     task = action._task.copy()
     task.action, task.args = name, arguments

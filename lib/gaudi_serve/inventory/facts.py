@@ -1,4 +1,4 @@
-"""Facts and variables that users may have written by hand: what is wrong with them, and what they may leave out."""
+"""Checks and defaults of facts and variables that users may have written by hand."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def _ports(value: Any) -> bool:
 
 
 def _device(value: Any) -> bool:
-    # Whether a device of that name is served, its platform says: an inventory may name the family of a new one.
+    # The platform decides whether a device of that name is served. An inventory may name the family of a new device.
     return isinstance(value, str) and any(one.is_device_name(value) for one in PLATFORMS.values())
 
 
@@ -78,7 +78,7 @@ def _platform(value: Any) -> bool:
 
 CARDS = list_of(whole(0, 63))
 CARDS_ALLOWED = "must be a list of integers from 0 to 63"
-# As which a card of an unknown name is served: a matter of the vendor's own software.
+# Families for cards with an unknown name. They are part of the vendor's own software.
 FAMILIES = PLATFORMS[USUAL].prefixes
 DEVICES = ", ".join(f"{prefix}*" for one in PLATFORMS.values() for prefix in one.prefixes)
 HOST = {
@@ -176,7 +176,7 @@ WEIGHTS = {
     "bytes": Rule(whole(0, 10**14), "must be an integer of bytes, from 0 to 10^14"),
 }
 UNDEFINED = re.compile(r"'\w+' is undefined")
-# What gaudi_facts reads besides; planning does not.
+# Further facts of gaudi_facts that planning does not read.
 HOST_BESIDE = ("memory_mib", "pci_cards")
 MODULE_BESIDE = (
     *("ecc_uncorrectable", "bad_pages", "sick", "warned", "firmware"),
@@ -209,7 +209,7 @@ VARIABLES = {
     "vllm_catalog_dirs": rule_of(
         OPTIONS["preflight_catalog_dirs"], Rule(list_of(is_line), "must be a list of folders")
     ),
-    # Its entries are looked at one by one, as those of files are; a role's default reads the files.
+    # Its entries are checked one by one, like those of files. A role's default reads the files.
     "preflight_catalog": rule_of(
         OPTIONS["preflight_catalog"], Rule(lambda _: True, "must be a mapping of catalog entries by their names")
     )._replace(default={}),
@@ -235,12 +235,12 @@ VARIABLES = {
     "fleet_acknowledged": Rule(list_of(one_of(*STANDING)), f"must be a list of {', '.join(STANDING)}", []),
     "gaudi_host_nics": rule_of(OPTIONS["preflight_host_nics"]),
 }
-# Looked at for their form alone.
+# Variables of which only the form is checked.
 OTHERS = (
     *("vllm_secrets", "vllm_cluster_address", "gaudi_runtime", "fleet_gateway", "fleet_gateway_secret"),
     *("fleet_monitoring", "plan_try"),
 )
-# Of these no message says the value: it may hold a password or a token.
+# No message shows the values of these variables, because they may contain a password or a token.
 HIDDEN = frozenset(
     (
         *("fleet_gateway", OLD["fleet_gateway"], "fleet_gateway_secret", OLD["fleet_gateway_secret"]),
@@ -248,7 +248,7 @@ HIDDEN = frozenset(
         *(key for key, one in OPTIONS.items() if one.get("no_log")),
     )
 )
-# In place of a wrong value, one that no other error follows from. The other variables are what a plan is made from.
+# Replacements for wrong values that cause no further errors. A plan cannot be made if another variable is wrong.
 INSTEAD = {
     **{"accelerator_cards": 0, "accelerator": "auto", "gaudi_host_nics": True, "fleet_move_allowed": False},
     **{
@@ -264,12 +264,11 @@ INSTEAD = {
 
 
 def checked_host(host_facts: Any) -> tuple[dict[str, Any], list[Problem]]:
-    """Complete a ``gaudi_host`` by what one that is written by hand may leave out.
+    """Return a ``gaudi_host`` with the defaults for keys that a hand-written one may leave out, and its problems.
 
     Returns:
-        The host, with every key that planning reads and ``driver_version`` only where one was given; and
-        everything that is wrong with it, of the mistakes that several cards or services share the first.
-        With a problem, the host is not fit to be planned.
+        The host, with every key that planning reads, and ``driver_version`` only if it was set; and its problems. Of
+        a mistake in several cards or services, only the first is listed. A host with a problem cannot be planned.
     """
     host, problems = filled(host_facts, HOST, "gaudi_host", HOST_BESIDE)
     if problems:
@@ -302,16 +301,16 @@ def _fill_modules(host: dict[str, Any]) -> list[Problem]:
     for place, (number, module) in enumerate(zip(numbers, host["modules"], strict=True)):
         module["index"] = number if module["index"] is None else module["index"]
         if number in numbers[:place]:
-            problems.append((f"{where}[{place}].module_id", number, "is another card's already"))
+            problems.append((f"{where}[{place}].module_id", number, "already belongs to another card"))
     return problems + _core_problems(host["modules"], where)
 
 
 def _core_problems(modules: list[dict[str, Any]], where: str) -> list[Problem]:
-    """Return cores that contradict each other: the cards of a NUMA node have the same ones, and no other node's."""
+    """Return the problem if cores contradict each other. Cards of one NUMA node have the same cores, and only they."""
     first: dict[int, int] = {}
     ranges: list[tuple[int, int, int]] = []
     for place, module in enumerate(modules):
-        # Nothing is bound without a node, or without cores.
+        # Without a node or without cores there is no binding.
         if module["numa_node"] < 0 or not module["cpus"]:
             continue
         node, other = module["numa_node"], first.setdefault(module["numa_node"], place)
@@ -321,7 +320,7 @@ def _core_problems(modules: list[dict[str, Any]], where: str) -> list[Problem]:
         if place == other:
             bounds = [part.partition("-") for part in module["cpus"]]
             ranges += [(int(low), int(high or low), place) for low, _, high in bounds]
-    # In this order, ranges of two cards overlap where one begins before the furthest so far has ended.
+    # In sorted order, ranges of two cards overlap if one begins before the furthest range so far has ended.
     furthest = (-1, -1, -1)
     for one in sorted(ranges):
         if one[0] <= furthest[1] and one[2] != furthest[2]:
@@ -352,7 +351,7 @@ def _fill_weights(host: dict[str, Any]) -> list[Problem]:
     weights: dict[str, Any] = {}
     for path, given in host["weights"].items():
         where = f"gaudi_host.weights.{path}"
-        # None stands for a folder without a readable config.json.
+        # None is a folder without a readable config.json.
         weights[path], found = (None, []) if given is None else filled(given, WEIGHTS, where, WEIGHTS_BESIDE)
         problems += found
     host["weights"] = weights
@@ -360,7 +359,7 @@ def _fill_weights(host: dict[str, Any]) -> list[Problem]:
 
 
 def checked_facts(facts: Known) -> tuple[dict[str, Any], list[Problem]]:
-    """Return the facts that planning needs, completed, and everything that is wrong with them."""
+    """Return the facts that planning needs, with defaults, and the problems with them."""
     host, problems = checked_host(facts.get("gaudi_host"))
     checked: dict[str, Any] = {"gaudi_host": host}
     for name, rules in (("gaudi_system", SYSTEM), ("gaudi_services", IMAGES)):
@@ -374,7 +373,7 @@ def checked_facts(facts: Known) -> tuple[dict[str, Any], list[Problem]]:
 
 
 class Unread(NamedTuple):
-    """A part of a variable that has no value, and why: of ``vllm_models`` the model's name and its key."""
+    """A part of a variable without a value, and the reason. For ``vllm_models`` it has the model's name and key."""
 
     model: str | None
     key: str
@@ -382,22 +381,22 @@ class Unread(NamedTuple):
 
 
 def rendered(variables: Known, facts: bool, more: Iterable[str] = ()) -> tuple[dict[str, Any], dict[str, list[Unread]]]:
-    """Return what planning reads of a host's variables, without any template left in it.
+    """Return the variables of a host that planning reads, with all templates rendered.
 
     Args:
         variables: ``hostvars`` of the host.
-        facts: whether its facts are among what is read.
-        more: names of further variables.
+        facts: Also read its facts.
+        more: Names of further variables.
 
     Returns:
-        The values by name; and for each variable that has none - for an undefined variable, a template
-        with a mistake, a vault that cannot be opened - by its name every place where that is so.
+        The values by name; and, by name, every place without a value: an undefined variable, a template with a
+        mistake, or a vault that cannot be opened.
     """
     return rendered_of(variables, (*VARIABLES, *OTHERS, *(FACTS if facts else ()), *more))
 
 
 def rendered_of(variables: Known, names: Iterable[str]) -> tuple[dict[str, Any], dict[str, list[Unread]]]:
-    """Return the same of these variables alone; of those that have an old name too, by the new one."""
+    """Return the same for these variables only. Variables with an old name are returned under the new one."""
     values: dict[str, Any] = {}
     unread: dict[str, list[Unread]] = {}
     for name in names:
@@ -406,7 +405,7 @@ def rendered_of(variables: Known, names: Iterable[str]) -> tuple[dict[str, Any],
         try:
             if key in variables:
                 values[name] = _plain(partial(getitem, variables, key), (), bad)
-        # Deeper than anything a user means.
+        # The nesting is deeper than any user intends.
         except RecursionError as problem:
             bad = [((), problem)]
         if bad:
@@ -419,10 +418,10 @@ Place = tuple[Any, ...]  # keys and numbers that lead to a part of a variable
 
 
 def _plain(read: Callable[[], Any], place: Place, bad: list[tuple[Place, Exception]]) -> Any:
-    """Return a value without templates; parts that have none are None, and written down in ``bad``."""
+    """Return a value without templates. Parts that cannot be read are None and are recorded in ``bad``."""
     try:
         value = read()
-        # In place of what could not be rendered, Ansible gives an object that raises as soon as it is used.
+        # For a part that it cannot render, Ansible returns an object that raises when it is used.
         bool(value)
         if isinstance(value, Mapping):
             return {key: _plain(partial(getitem, value, key), (*place, key), bad) for key in value}
@@ -449,9 +448,9 @@ def _unread(name: str, value: Any, place: Place, problem: Exception) -> Unread:
 def _reason(name: str, problem: BaseException) -> str:
     cause = problem.__cause__
     if cause is not None and name in HIDDEN:
-        # The reason may quote a part of the secret.
+        # The reason can quote a part of the secret.
         return "a template with a mistake, or a vault that cannot be opened"
-    # A filter's own sentence lies below Ansible's.
+    # The cause of Ansible's error has the filter's own message.
     if cause is not None and str(cause).startswith("The filter plugin") and cause.__cause__ is not None:
         cause = cause.__cause__
         return one_line("; ".join(" ".join(line.split()) for line in str(cause).splitlines()))
@@ -460,11 +459,11 @@ def _reason(name: str, problem: BaseException) -> str:
 
 
 def checked_variables(variables: Known, unread: Collection[str] = ()) -> tuple[dict[str, Any], list[Problem], set[str]]:
-    """Return the variables of a host that planning reads, what is wrong with them, and which are wrong.
+    """Return the variables of a host that planning reads, their problems, and the names of the wrong ones.
 
     Args:
-        variables: the variables.
-        unread: names of those that could not be read, which are taken for wrong.
+        variables: The variables.
+        unread: Names of those that could not be read. They count as wrong.
     """
     given = {name: variables.get(name) for name in VARIABLES}
     values, problems = filled(given, VARIABLES, "")
@@ -474,10 +473,10 @@ def checked_variables(variables: Known, unread: Collection[str] = ()) -> tuple[d
 
 
 def saved_facts(folder: Any, name: str) -> tuple[Known, str | None]:
-    """Read ``<name>.json`` of a folder; a file may hold only a ``gaudi_host``.
+    """Return the facts in ``<name>.json`` of a folder. A file may contain only a ``gaudi_host``.
 
     Returns:
-        The facts as they are in the file, and the sentence that says why there are none.
+        The facts as they are in the file, and the message if there are none.
     """
     if not isinstance(folder, str) or not folder.strip():
         return {}, f"plan_facts_dir {shown(folder)}: must be the folder of saved facts; leave it out to read the hosts"
@@ -496,11 +495,11 @@ def saved_facts(folder: Any, name: str) -> tuple[Known, str | None]:
 
 def _read(path: Path) -> tuple[Any, str | None]:
     try:
-        # Editors of some systems begin a file with a mark of its encoding.
+        # Editors of some systems begin a file with a byte order mark.
         return json.loads(path.read_text(encoding="utf-8-sig")), None
     except OSError as problem:
         return None, str(problem.strerror)
     except json.JSONDecodeError as problem:
-        return None, f"line {problem.lineno}, column {problem.colno}: no JSON: {problem.msg}"
+        return None, f"line {problem.lineno}, column {problem.colno}: not JSON: {problem.msg}"
     except (ValueError, RecursionError):
-        return None, "no facts: not UTF-8, or with numbers or nesting beyond measure"
+        return None, "no facts: the file is not UTF-8, or its numbers or its nesting are too large"

@@ -1,4 +1,4 @@
-"""The variables of a host as a task sees them, above the defaults of roles; each is rendered when it is read."""
+"""The variables of a host as a task sees them, with defaults of roles. Each is rendered when it is read."""
 
 from __future__ import annotations
 
@@ -11,27 +11,27 @@ from jinja2 import TemplateError
 
 from ..core.templates import ROLES
 
-# What reading a variable raises whose template cannot be rendered: in filters Jinja's errors, elsewhere Ansible's.
+# Errors of a variable whose template cannot be rendered: Jinja's errors in filters, Ansible's elsewhere.
 UNRENDERED = (AnsibleError, TemplateError)
 
 
 class Undefined(KeyError):
-    """A variable that a host has not, such as a fact of one that could not be read."""
+    """A variable that a host does not have, such as a fact of an unreachable host."""
 
     def __str__(self) -> str:
         return f"{self.args[0]!r} is undefined"
 
 
 class Variables(Mapping[str, Any]):
-    """Variables by name, without a template left in what is read."""
+    """Variables by name, rendered when they are read."""
 
     def __init__(self, variables: Mapping[str, Any], loader: Any, roles: Iterable[str] = ()) -> None:
-        """Take the variables of a task.
+        """Store the variables of a task.
 
         Args:
-            variables: what Ansible gives an action plugin.
-            loader: what reads files, as every plugin has it.
-            roles: roles whose defaults count where a variable is set nowhere else.
+            variables: The variables that Ansible gives an action plugin.
+            loader: The file loader of every plugin.
+            roles: Roles whose defaults apply if a variable is not set.
         """
         defaults: dict[str, Any] = {}
         for role in roles:
@@ -41,7 +41,7 @@ class Variables(Mapping[str, Any]):
         self._rendered: dict[str, Any] = {}
 
     def but(self, **values: Any) -> Variables:
-        """Return the variables with other values, which have no templates; what refers to them sees those."""
+        """Return the variables with other values, which have no templates. Other variables refer to the new values."""
         return Variables({**self._variables, **values}, self._loader)
 
     def __getitem__(self, name: str) -> Any:

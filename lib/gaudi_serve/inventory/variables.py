@@ -1,6 +1,6 @@
-"""The variables of an inventory: everything that is wrong with them, before any of them reaches a host.
+"""The checks of all variables of an inventory, before any of them reaches a host.
 
-Pure functions. What one key may hold is said here once, for all stages of a run and for the plan of a fleet.
+Pure functions. The rule for each key is here only once, for all stages of a run and for the plan of a fleet.
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ def _source(value: Any) -> bool:
 
 
 def _readable(address: str) -> bool:
-    """Tell whether apt can read an address, and the credentials that may be in it."""
+    """Return whether apt can read an address, including credentials in it."""
     try:
         access(address)
     except InputError:
@@ -138,8 +138,8 @@ VERSION = Rule(empty_or(matching(r"\d[\w.+:~-]*")), "must be a quoted version su
 RELEASE = Rule(VARIABLES["accelerator_release"].good, VARIABLES["accelerator_release"].allowed)
 REPOSITORY = Rule(
     _repository,
-    "must be a mapping of uris, suites, components and signed_by; {} for none; credentials stand in uris alone, as "
-    "https://user:password@host/path",
+    "must be a mapping of uris, suites, components and signed_by; {} for none; credentials are allowed only in uris, "
+    "as https://user:password@host/path",
 )
 ENVIRONMENT = Rule(_environment, "must be a mapping of environment variables to texts of one line")
 HOSTS = Rule(list_of(matching(r"[\w.-]+")), "must be a list of hosts of the inventory")
@@ -155,7 +155,7 @@ TIMES = (
 GIT = matching(r"([a-z]+://[^\s'\"\\`$<>|;]+|/[\w./@+-]+|[\w.-]+@[\w.-]+:[\w./~-]+)")
 KINDS = ("hub", "modelscope", "git")
 
-# What options of the roles may hold beyond their type, which is in their argument_specs. Of the others, what is usual.
+# Rules of role options in addition to their type in argument_specs. The other options follow the usual rules.
 SIGNER = Rule(
     empty_or(lambda value: isinstance(value, str) and matching("[0-9A-Fa-f]{40}")(re.sub(r"[\s:]", "", value))),
     "must be the fingerprint of a key: 40 hexadecimal digits",
@@ -233,7 +233,7 @@ FORMS: dict[str, Rule | Range] = {
     "vllm_image_registries": Rule(are_logins, LOGINS),
     "vllm_image_serve_address": Rule(
         empty_or(matching(r"(?!-)[A-Za-z0-9.-]{1,253}")),
-        "must be an IPv4 address or a name of the host that gives images, or '' for the address of its default route",
+        "must be an IPv4 address or a name of the host that serves images, or '' for the address of its default route",
     ),
     "model_weights_serve_address": Rule(empty_or(matching(r"[\w.:%-]+")), "must be an address such as 10.0.0.1, or ''"),
     "model_weights_tokens": Rule(
@@ -263,7 +263,7 @@ FORMS: dict[str, Rule | Range] = {
     "link_validation_hccl_repository": Rule(
         lambda value: GIT(value) and not has_login(value),
         "must be an address of a git repository without user and password, which all users of the host would see while "
-        "git runs; with them, clone it into link_validation_hccl_checkout first, which is used as it is",
+        "git runs; if it needs them, clone it into link_validation_hccl_checkout first",
     ),
     "link_validation_hccl_commit": Rule(
         empty_or(matching(r"[0-9a-f]{7,40}")), "must be a quoted commit; '' for the newest"
@@ -300,7 +300,7 @@ OF_PLAYBOOKS = {
     "bundle_fingerprint": SIGNER,
     **dict.fromkeys(("fleet_stop_on_errors", "fleet_lock_break", "fleet_all_at_once"), rule_of({"type": "bool"})),
     "fleet_lock_lease_s": rule_of({"type": "int"}, SECONDS),
-    # Read by any run that reboots a host behind a gateway.
+    # Every run that reboots a host behind a gateway reads this.
     "rollout_drain_timeout": Rule(
         lambda value: value in (None, "") or DRAIN.good(value), f"{DRAIN.allowed}, or '' for 600"
     ),
@@ -309,7 +309,7 @@ OF_PLAYBOOKS = {
     "benchmark_timeout": rule_of({"type": "int"}, Range(10, 86_400, "seconds")),
     "benchmark_profiles": Rule(
         lambda value: not site_profiles(value)[1],
-        "must be a mapping of names to loads, as docs/guides/benchmark.md has them",
+        "must be a mapping of names to loads (docs/guides/benchmark.md)",
     ),
     "benchmark_api_key": Rule(empty_or(is_line), "must be a quoted text of one line; '' for none"),
     "vllm_cluster_address": Rule(
@@ -322,7 +322,7 @@ OF_PLAYBOOKS = {
 }
 
 
-# Variables whose names begin so are the toolkit's own: one that it does not know is a slip.
+# Prefixes of the toolkit's own variables. An unknown variable with one of them is a mistake.
 PREFIXES = (
     *(
         "accelerator_",
@@ -339,8 +339,8 @@ PREFIXES = (
     ),
     *("link_validation_", "hccl_validation_", "qualification_"),
 )
-# The options of roles that playbooks set in every run, each with where its value comes from. Roles that are used alone
-# read them; in a playbook an inventory that sets them changes nothing.
+# Role options that playbooks set in every run, with the source of each value. Roles that are used alone read them. In a
+# playbook, setting them in the inventory has no effect.
 HANDED = {
     "preflight_models": "vllm_models and vllm_distributed_models",
     "preflight_images": "vllm_images",
@@ -358,7 +358,7 @@ HANDED = {
     "preflight_move_allowed": "fleet_move_allowed",
     **{name: one.given[kind] for one in OBJECTS for kind in one.given for name in one.names(kind)},
 }
-# What an inventory may set of the roles' options, in the order of their stages, and what playbooks read themselves.
+# Role options that an inventory may set, in the order of their stages, and variables that playbooks read themselves.
 INPUTS: dict[str, Rule] = {
     **OF_PLAYBOOKS,
     **{
@@ -368,7 +368,7 @@ INPUTS: dict[str, Rule] = {
         if name.startswith(f"{role}_") and name not in (*HANDED, *VARIABLES)
     },
 }
-# Facts, and what roles say of a run.
+# Facts, and the roles' results of a run.
 SAID = frozenset(
     """
     gaudi_observed_at gaudi_left gaudi_weights gaudi_haproxy gaudi_boot_id
@@ -384,7 +384,7 @@ SAID = frozenset(
     *(f"gaudi_{subset}" for subset in EVERYTHING),
     *(name for one in OBJECTS for name in one.names("notes", "status", "reset")),
 }
-# Of resets: what playbooks/reset.yml hands to the roles.
+# Variables that playbooks/reset.yml passes to the roles.
 TAKEN = frozenset(
     ("preflight_reset_names", "preflight_reset_packages", *(name for one in OBJECTS for name in one.names(*one.taken)))
 )
@@ -393,7 +393,7 @@ READ = frozenset((*VARIABLES, *INPUTS))
 
 
 def input_problems(variables: Known) -> list[Problem]:
-    """Return what is wrong with the variables of the roles, as (key, value, what is allowed)."""
+    """Return the problems with the variables of the roles, as (key, value, what is allowed)."""
     return [
         (key, "(empty)" if variables[key] is None else "(hidden)" if key in HIDDEN else variables[key], rule.allowed)
         for key, rule in INPUTS.items()
@@ -402,29 +402,27 @@ def input_problems(variables: Known) -> list[Problem]:
 
 
 def problem_text(key: str, value: Any, allowed: str) -> str:
-    """Return what is wrong with one variable, for a reader."""
+    """Return the message for a problem with one variable."""
     if value is None:
         return f"{key} is missing: it {allowed}"
     return one_line(f"{key} {value if value in ('(hidden)', '(empty)') else shown(value)}: {allowed}")
 
 
 def inventory_refusal(variables: Known, host_name: str) -> list[str]:
-    """Return everything that is wrong with the variables of a host; empty where nothing is.
-
-    What is wrong with its models by themselves, its plan says.
+    """Return the problems with the variables of a host. Its plan reports the problems of its models.
 
     Args:
-        variables: those of the host, as a task of it sees them.
-        host_name: how messages call the host.
+        variables: The host's variables as a task sees them.
+        host_name: The name of the host in messages.
     """
     values, unread = rendered(variables, facts=False, more=INPUTS)
     checked, problems, wrong = checked_variables(values, unread)
-    # An inventory may bring the whole catalog as a variable; without it, a role's default has read the folders.
+    # An inventory can contain the complete catalog as a variable. Otherwise a role's default has read the folders.
     whole = checked["preflight_catalog"]
     folders = [] if whole else checked["vllm_catalog_dirs"]
     lost = sound_entries(whole or {})[1] + [text for folder in folders for text in catalog_folder(folder)[1]]
     if lost or "vllm_catalog_dirs" in wrong:
-        # That default has failed with the same words.
+        # The role's default has already failed with the same message.
         unread.pop("preflight_catalog", None)
     reasons = [f"{host_name}: {one.text}" for found in unread.values() for one in found]
     problems += input_problems(values)
@@ -436,7 +434,7 @@ def inventory_refusal(variables: Known, host_name: str) -> list[str]:
             vllm_images([entry], release)
         except InputError as problem:
             reasons.append(f"{host_name}: {one_line(str(problem))}")
-    # Playbooks with stages only: other ones have tags of nobody's business.
+    # Only playbooks with stages have checked tags.
     if "preflight_for" in variables and "ansible_run_tags" in variables:
         reasons += [f"{host_name}: {text}" for text in tags_refusal(list(variables["ansible_run_tags"]))]
     if "vllm_secrets" in values and values["vllm_secrets"] is not None:
@@ -452,7 +450,7 @@ def inventory_refusal(variables: Known, host_name: str) -> list[str]:
 
 
 def _of_fleet(values: Known, unread: Known, host_name: str, variables: Known) -> list[str]:
-    """Return what is wrong with a host's part in a fleet that has gateways, or is watched."""
+    """Return the problems with a host's settings for gateways and monitoring."""
     reasons: list[str] = []
     if "fleet_gateway" not in unread and "fleet_gateway_secret" not in unread:
         gateways = list(variables.get("preflight_gateways") or [])
@@ -463,7 +461,7 @@ def _of_fleet(values: Known, unread: Known, host_name: str, variables: Known) ->
 
 
 def _of_entries(values: Known, host_name: str, variables: Known) -> list[str]:
-    """Return what is wrong with the hosts of models over several hosts; a role alone knows no other hosts."""
+    """Return the problems with the hosts of models over several hosts. A role used alone knows no other hosts."""
     hosts = list(variables.get("hostvars") or {})
     entries = values.get("vllm_distributed_models")
     found = entry_problems(entries, host_name, hosts, variables.get("groups")) if hosts else []
@@ -471,7 +469,7 @@ def _of_entries(values: Known, host_name: str, variables: Known) -> list[str]:
 
 
 def unknown_variables(variables: Iterable[Any], host_name: str) -> list[str]:
-    """Return which variables with a prefix of the toolkit's own nobody knows: they would change nothing, in silence."""
+    """Return a message for each unknown variable with a prefix of the toolkit. It would silently have no effect."""
     return [
         f"{host_name}: {readable(name)} is not a variable of this toolkit{current(near(name, KNOWN - SAID, 1))}"
         + f"; names that begin with {prefix} are its own"
@@ -482,22 +480,22 @@ def unknown_variables(variables: Iterable[Any], host_name: str) -> list[str]:
 
 
 def ignored_options(hosts: Iterable[Collection[str]], extra: Collection[str]) -> list[str]:
-    """Return one sentence on the options of roles that playbooks set themselves; none where no host sets one.
+    """Return one sentence about the role options that playbooks set themselves; empty if no host sets one.
 
     Args:
-        hosts: the variables of each host.
-        extra: the names that -e sets, which win over playbooks.
+        hosts: The variables of each host.
+        extra: The names that -e sets, which override playbooks.
     """
     found = {name for known in hosts for name in HANDED if name in known and name not in extra}
     named = ", ".join(f"{name} (from {source})" for name, source in HANDED.items() if name in found)
-    return [f"Playbooks set these options of roles, and ignore what the inventory sets: {named}"] if named else []
+    return [f"Playbooks set these options of roles and ignore the inventory's values: {named}"] if named else []
 
 
 def differing_names(variables: Known, host_name: str) -> list[str]:
-    """Return which variables a host has under an old and a new name, with different values."""
+    """Return a message for each variable that a host sets under its old and new name with different values."""
     reasons = []
     for old, new in ALIASES.items():
-        # What playbooks hand to roles has the value that they give it.
+        # Playbooks set the value of variables that they pass to roles.
         if old in variables and new in variables and new not in HANDED:
             values, unread = rendered_of(variables, (old, new))
             hidden = bool(unread) or old in HIDDEN or new in HIDDEN
@@ -518,7 +516,7 @@ def octal_problems(values: Known, host_name: str, folder: Any) -> list[str]:
         name: value for name, value in values.items() if name in (*READ, "fleet_gateway") and name != "vllm_secrets"
     }
     return [
-        f"{host_name}: {readable(key)} {text}: YAML reads this as octal, {number}; write it without the zero in front"
+        f"{host_name}: {readable(key)} {text}: YAML reads this as octal, {number}; write it without the leading zero"
         for key, number, text in octals(read, folder)
         # A client's own may be a number by mistake.
         if not (key.startswith("fleet_gateway") and key.endswith((": key", ": sha256")))
@@ -526,13 +524,13 @@ def octal_problems(values: Known, host_name: str, folder: Any) -> list[str]:
 
 
 def of_gateways(values: Known, gateways: Sequence[str], host_name: str, hostvars: Mapping[str, Known]) -> list[str]:
-    """Return what is wrong with a host's part in a fleet with gateways.
+    """Return the problems with a host's settings in a fleet with gateways.
 
     Args:
-        values: the host's variables.
-        gateways: hosts of the inventory that are gateways.
-        host_name: how messages call the host.
-        hostvars: variables of all hosts, for the models that clients may use.
+        values: The host's variables.
+        gateways: The gateway hosts of the inventory.
+        host_name: The name of the host in messages.
+        hostvars: Variables of all hosts, for the models that clients may use.
     """
     given, serves = (
         (values.get("fleet_gateway"), values.get("fleet_gateway_secret")),
@@ -542,9 +540,9 @@ def of_gateways(values: Known, gateways: Sequence[str], host_name: str, hostvars
 
 
 def client_names_of(values: Known, hostvars: Mapping[str, Known]) -> ClientNames | None:
-    """Return what clients may call of all hosts, whether a run is about them or not, and which hosts cannot be read.
+    """Return the names of all hosts that clients may use, also of hosts outside the run, and the unreadable hosts.
 
-    None where the host's gateway names no model.
+    None if the host's gateway names no model.
     """
     settings = values.get("fleet_gateway")
     clients = settings.get("clients") if isinstance(settings, Mapping) else None
@@ -565,13 +563,13 @@ def client_names_of(values: Known, hostvars: Mapping[str, Known]) -> ClientNames
 
 
 def _models(known: Known, host: str, hostvars: Mapping[str, Known]) -> Any:
-    """Return the models of a host, with its parts of those of several hosts."""
+    """Return the models of a host, including its parts of models over several hosts."""
     groups = (hostvars.get(host) or {}).get("groups")
     return host_models(known.get("vllm_models"), known.get("vllm_distributed_models"), host, groups=groups)
 
 
 def _names_of(known: Known, host: str) -> tuple[set[str], set[str]]:
-    """Return the names for clients of a host's models and of its adapters."""
+    """Return the names for clients of a host's models, and those of its adapters."""
     catalog = known.get("preflight_catalog") or model_catalog(known.get("vllm_catalog_dirs") or [], builtin=True)
     models, defaults = _models(known, host, {host: known}), known.get("vllm_model_defaults") or {}
     if models is not None and not isinstance(models, list):
@@ -582,14 +580,14 @@ def _names_of(known: Known, host: str) -> tuple[set[str], set[str]]:
 
 
 def _unread(host: str, known: Known, problem: Exception) -> list[str]:
-    """Return why the models of a host cannot be read, by its variables; where none tells, the error itself."""
+    """Return why the models of a host cannot be read: its variables' problems, or else the error itself."""
     names = ("vllm_models", "vllm_distributed_models", "vllm_model_defaults", "vllm_catalog_dirs", "preflight_catalog")
     reasons = [one.text for found in rendered_of(known, names)[1].values() for one in found]
     return [f"{host}: {one_line(text)}" for text in reasons or [str(problem)]]
 
 
 def strange_secrets(values: Known, host_name: str, hostvars: Known) -> list[str]:
-    """Return which names in a host's ``vllm_secrets`` are of no model of any host, and which hosts cannot be read."""
+    """Return the problems with names in ``vllm_secrets`` that are no model of any host, and the unreadable hosts."""
     unread = list[str]()
 
     def others() -> Iterator[Sequence[Known]]:

@@ -1,1 +1,1 @@
-"""Whether a model fits: the vendor's figures, and what a config.json says."""
+"""Checks whether a model fits: the vendor's memory rules, and the numbers of a config.json."""

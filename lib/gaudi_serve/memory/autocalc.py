@@ -1,7 +1,7 @@
-"""Device memory of a model: the vendor's estimate, and whether the model truly fits.
+"""The device memory of a model: the vendor's estimate, and whether the model really fits.
 
-The estimate follows the rules of the vendor's current vLLM plugin, found by measuring what it gives;
-the golden vectors in tests/unit/golden decide. All sizes are GiB a card unless a name says otherwise.
+The estimate follows the rules of the vendor's current vLLM plugin, measured from its results. The golden vectors in
+tests/unit/golden are authoritative. All sizes are GiB per card unless a name has another unit.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ Numbers = dict[str, Any]
 
 GIB = 2**30
 DEVICE_GIB = {"GAUDI2": 96, "GAUDI3": 128}
-BANDWIDTH = {"GAUDI2": 2.45e12, "GAUDI3": 3.67e12}  # of a device's memory, bytes a second
-MOST_CARDS = 8  # the vendor's rules know one host
-# What a card of a multimodal Llama can run at once, whatever fits.
+BANDWIDTH = {"GAUDI2": 2.45e12, "GAUDI3": 3.67e12}  # Memory bandwidth of a device, bytes per second.
+MOST_CARDS = 8  # The vendor's rules are for one host.
+# The most sequences of a card for a multimodal Llama, whatever memory it has.
 VISION_MODELS = ("meta-llama/Llama-3.2-11B-Vision-Instruct", "meta-llama/Llama-3.2-90B-Vision-Instruct")
 VISION_SEQUENCES = 128
-# Defaults of the vendor's table of models, where a caller does not know better (docs/explanation/parameters.md).
+# Defaults of the vendor's table of models, for missing values (docs/explanation/parameters.md).
 DEFAULTS: Numbers = {
     "MODEL": "",
     "DEVICE_NAME": "GAUDI2",
@@ -57,7 +57,7 @@ REQUIRED = (
 _BUCKETS = tuple(
     f"VLLM_{name}_BUCKET" for name in ("PROMPT_BS", "PROMPT_QUERY", "PROMPT_CTX", "DECODE_BS", "DECODE_BLOCK")
 )
-# What each number may be: whole ones, and those with a decimal point.
+# The limits of each number. Limits with a decimal point allow fractions.
 LIMITS: dict[str, tuple[float, float]] = {
     "TENSOR_PARALLEL_SIZE": (1, MOST_CARDS),
     **dict.fromkeys(("MAX_MODEL_LEN", "MAX_NUM_BATCHED_TOKENS", "MAX_NUM_SEQS"), (1, 10**9)),
@@ -73,7 +73,7 @@ LIMITS: dict[str, tuple[float, float]] = {
 }
 HELD = ("TENSOR_PARALLEL_SIZE", "MAX_MODEL_LEN", "MAX_NUM_BATCHED_TOKENS", "VLLM_PROMPT_BS_BUCKET_MAX")
 FLAGS = ("ENABLE_PREFIX_CACHING", "VLLM_EXPONENTIAL_BUCKETING", "PT_HPU_LAZY_MODE")
-# Names that the vendor's table of models has beside these, and that change nothing here.
+# Further names in the vendor's table of models. They have no effect here.
 UNUSED = (
     *("TOTAL_GPU_MEM", "MODEL_MEM", "LIMIT_MODEL_LEN", "VLLM_SKIP_WARMUP", "VLLM_CONTIGUOUS_PA", "VLLM_DEFRAG"),
     *("ASYNC_SCHEDULING", "VLLM_WEIGHT_LOAD_FORCE_SYNC"),
@@ -81,24 +81,22 @@ UNUSED = (
 
 
 def hpu_memory(given: Mapping[str, Any]) -> Numbers:
-    """Estimate the device memory of a model, and say whether it fits.
+    """Estimate the device memory of a model, and whether it fits.
 
     Args:
-        given: the vendor's names. Required are MAX_MODEL_LEN (tokens), MODEL_MEM_FROM_CONFIG (bytes),
-            NUM_HIDDEN_LAYERS, HIDDEN_SIZE, NUM_KEY_VALUE_HEADS and NUM_ATTENTION_HEADS; the others
-            have defaults. GPU_MEM_UTILIZATION, MAX_NUM_SEQS and VLLM_GRAPH_RESERVED_MEM are kept
-            where given. KV_LORA_RANK and QK_ROPE_HEAD_DIM stand for multi-head latent attention, whose
-            cache is one vector a token and layer that every card holds whole.
+        given: Values by the vendor's names. Required are MAX_MODEL_LEN (tokens), MODEL_MEM_FROM_CONFIG (bytes),
+            NUM_HIDDEN_LAYERS, HIDDEN_SIZE, NUM_KEY_VALUE_HEADS and NUM_ATTENTION_HEADS; the others have defaults.
+            GPU_MEM_UTILIZATION, MAX_NUM_SEQS and VLLM_GRAPH_RESERVED_MEM are used if they are set. KV_LORA_RANK and
+            QK_ROPE_HEAD_DIM describe multi-head latent attention, whose cache is one vector per token and layer. Every
+            card stores the complete vector.
 
     Returns:
-        The vendor's names with the vendor's values (as far as they can be computed), and ``fit``:
-        ``fits``, ``short_by_gib`` (GiB a card), ``sequences`` of MAX_MODEL_LEN that the KV cache
-        holds, and ``suggestions``, each a change that makes it fit, such as
-        ``{tensor_parallel_size: 4}``; two keys together where one alone does not do.
+        The vendor's names with the vendor's values (as far as they can be computed), and ``fit``: ``fits``,
+        ``short_by_gib`` (GiB per card), ``sequences`` of MAX_MODEL_LEN in the KV cache, and ``suggestions``, each a
+        change with which it fits, such as ``{tensor_parallel_size: 4}``; with two keys if one alone is not enough.
 
     Raises:
-        InputError: for a name that is missing or not known, and for a value that is none of its limits
-            (LIMITS); its ``finding`` names it.
+        InputError: A name is missing or unknown, or a value is outside its limits (LIMITS). Its ``finding`` names it.
     """
     numbers = _checked(given)
     out = _estimate(numbers)
@@ -136,21 +134,21 @@ def _checked(given: Mapping[str, Any]) -> Numbers:
 
 
 def _held(key: str, value: Any) -> Any:
-    """Hold a number within its limits where the vendor's rules do so themselves."""
+    """Return a number clamped to its limits if the vendor's rules clamp it too."""
     if not isinstance(value, int) or isinstance(value, bool) or key not in HELD:
         return value
     return max(1, min(MOST_CARDS, value)) if key == "TENSOR_PARALLEL_SIZE" else max(1, value)
 
 
 def _integer(label: str, key: str, value: Any, low: int, high: int) -> int:
-    # Numbers in text are an environment's; here they would be texts that nobody turned into numbers.
+    # Numbers in texts come from an environment. Here they would be texts that were never converted.
     if isinstance(value, str):
         raise refusal(label, key, value, f"is a text, not an integer from {low} to {high}")
     return whole(label, key, value, low, high)
 
 
 def kv_bytes_per_token(numbers: Mapping[str, Any]) -> float:
-    """Return the KV-cache bytes of one token over all layers and, but for latent attention, all cards."""
+    """Return the KV cache bytes of one token over all layers and all cards, or on each card for latent attention."""
     if numbers.get("KV_LORA_RANK"):
         width = numbers["KV_LORA_RANK"] + (numbers.get("QK_ROPE_HEAD_DIM") or 0)
     else:
@@ -179,7 +177,7 @@ def _estimate(n: Numbers) -> Numbers:
     if usable == 0:
         return out
     out["GPU_MEMORY_UTIL_TEMP"] = 1 - n["GPU_FREE_MEM_TARGET"] / usable
-    # A share of less than a millionth is none, as 0 is: no number could be divided by it.
+    # A share below a millionth counts as 0, because no number can be divided by it.
     given = n.get("GPU_MEM_UTILIZATION") or 0
     utilization = given if given > 1e-6 else math.floor(out["GPU_MEMORY_UTIL_TEMP"] * 100) / 100
     out["GPU_MEM_UTILIZATION"] = utilization
@@ -197,7 +195,7 @@ def _estimate(n: Numbers) -> Numbers:
 
 
 def _dimension(n: Numbers, name: str, count: float, minimum: float) -> tuple[int, int]:
-    """Return how many values a bucket dimension takes while it doubles, and while it goes on by steps."""
+    """Return the number of values of a bucket dimension while it doubles, and while it grows by steps."""
     if n["VLLM_EXPONENTIAL_BUCKETING"]:
         return 1 + math.ceil(math.log2(count)), 0
     step = n[f"VLLM_{name}_BUCKET_STEP"]
@@ -225,7 +223,7 @@ def _prompt_graphs(n: Numbers) -> Numbers:
     batch, batch_steps = _dimension(n, "PROMPT_BS", most, n["VLLM_PROMPT_BS_BUCKET_MIN"])
     batch_steps = max(0, batch_steps)
     tokens = n["MAX_NUM_BATCHED_TOKENS"] if exponential else min(n["MAX_NUM_BATCHED_TOKENS"], length)
-    # Not held at 0: the vendor's rules let this one go below.
+    # The vendor's rules let this number become negative.
     seq, seq_steps = _dimension(n, "PROMPT_QUERY", tokens, n["VLLM_PROMPT_QUERY_BUCKET_MIN"])
     graphs: float = (batch + batch_steps) * (seq + seq_steps)
     if most > 1:
@@ -246,12 +244,12 @@ def _prompt_graphs(n: Numbers) -> Numbers:
 def _reserve(n: Numbers, out: Numbers) -> Numbers:
     prompt_mb = out["EST_NUM_PROMPT_GRAPHS"] * n["APPROX_MEM_PER_GRAPH_MB"]
     if not n["VLLM_EXPONENTIAL_BUCKETING"]:
-        # Fitted by the vendor: longer prompts make larger graphs.
+        # The vendor fitted this: longer prompts have larger graphs.
         prompt_mb *= max(1, n["MAX_MODEL_LEN"] / 4352) ** 0.8552
     decode_mb = out["NUM_DECODE_GRAPHS"] * n["APPROX_MEM_PER_GRAPH_MB"]
     ratio = prompt_mb / (prompt_mb + decode_mb)
     target = math.ceil(decode_mb / 1024 * 100) / 100
-    # Beside very many prompt graphs, the share of the others is rounded away.
+    # With very many prompt graphs, the share of the others would round to zero.
     rest = (1 - ratio) or decode_mb / (prompt_mb + decode_mb)
     reserve = target / (out["USABLE_MEM"] * out["GPU_MEM_UTILIZATION"] * rest)
     reserve = math.ceil(reserve * 100) / 100
@@ -274,7 +272,7 @@ def _sequences(n: Numbers, out: Numbers) -> Numbers:
     else:
         fitting = n["TENSOR_PARALLEL_SIZE"] * out["KV_CACHE_MEM"] / out["KV_CACHE_PER_SEQ"]
         if fitting < 1:
-            # Here the vendor's code ends with an error; ``fit`` says by how much it is short.
+            # Here the vendor's code fails. ``fit`` has the missing memory.
             return {}
         count = 2 ** math.floor(math.log2(fitting)) if fitting < step else math.floor(fitting / step) * step
         if n["MODEL"] in VISION_MODELS:
@@ -284,15 +282,15 @@ def _sequences(n: Numbers, out: Numbers) -> Numbers:
 
 
 def _truth(n: Numbers, out: Numbers) -> tuple[int, float]:
-    """Return the sequences of MAX_MODEL_LEN that truly fit, and the GiB a card that are missing."""
-    # KV heads cannot be split further than their number, and a latent vector not at all.
+    """Return the sequences of MAX_MODEL_LEN that really fit, and the missing GiB per card."""
+    # KV heads cannot be split into more parts than their number, and a latent vector cannot be split.
     share = 1 if n.get("KV_LORA_RANK") else min(n["TENSOR_PARALLEL_SIZE"], n["NUM_KEY_VALUE_HEADS"])
     per_sequence = n["MAX_MODEL_LEN"] * kv_bytes_per_token(n) / GIB / share
     free = out["USABLE_MEM"]
     if free > 0 and out["GPU_MEM_UTILIZATION"] > 0:
         free = out["KV_CACHE_MEM"]
     elif not n.get("GPU_MEM_UTILIZATION"):
-        # What shall stay free is missing as well.
+        # The memory that must stay free is missing too.
         free -= n["GPU_FREE_MEM_TARGET"]
     sequences = max(0, math.floor(free / per_sequence))
     wanted = max(1, int(n.get("MAX_NUM_SEQS") or 1))
@@ -300,7 +298,7 @@ def _truth(n: Numbers, out: Numbers) -> tuple[int, float]:
 
 
 def _suggestions(n: Numbers, wanted: int) -> list[dict[str, int]]:
-    """Return the nearest changes that make the model fit, each of them tried."""
+    """Return the smallest changes with which the model fits. Each is verified."""
     more_cards = [
         cards
         for cards in (2, 4, 8)

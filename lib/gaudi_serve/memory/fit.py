@@ -1,4 +1,4 @@
-"""The memory of a planned model on its cards, as the vendor's fork (1.21) will divide it at start."""
+"""The memory of a planned model on its cards, as the vendor's fork (1.21) divides it at start."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from ..platforms import platform_of
 from .autocalc import GIB, MOST_CARDS, hpu_memory, kv_bytes_per_token
 from .shape import memory_names, splits
 
-CARDS = (2, 4, 8)  # numbers of cards that are worth a suggestion
-# Driver and firmware keep 1.4 to 2 GiB of a card; the profile run of an 8B model took 0.5 GiB.
+CARDS = (2, 4, 8)  # Numbers of cards for suggestions.
+# Driver and firmware use 1.4 to 2 GiB of a card. The profile run of an 8B model took 0.5 GiB.
 UNAVAILABLE_GIB, PROFILE_GIB = 2.0, 0.5
-# What the fork takes where neither the profile nor the user says otherwise.
+# The fork's defaults, if neither the profile nor the user sets the values.
 UTILIZATION, GRAPH_SHARE = 0.9, 0.1
 FLOAT32_BYTES = 4
 WHOLE = Rounding()
@@ -37,16 +37,16 @@ def plan_memory(
     rounding: Rounding = WHOLE,
     taken_gib: float = 0.0,
 ) -> dict[str, Any] | None:
-    """Return how a model's cards are divided, or None where its architecture or size is not known.
+    """Return how a model's cards are divided, or None if its architecture or size is unknown.
 
-    Free memory after weights and profile run, times the utilisation, is usable; of that, the graph
-    share is kept for graphs (none with enforce_eager) and the rest is KV cache, in blocks of 128
-    tokens, of which a server has those that ``rounding`` leaves. ``taken_gib`` of the card another model has already.
+    Usable is the free memory after weights and profile run, times the utilisation. The graph share of it is reserved
+    for graphs (none with enforce_eager). The rest is KV cache in blocks of 128 tokens, reduced by ``rounding``. Other
+    models already use ``taken_gib`` of the card.
 
     Returns:
-        GiB of one card: ``device_gib``, ``reserved_gib`` (driver and profile run), ``weights_gib``,
-        ``graphs_gib``, ``kv_cache_gib``, ``left_gib``; ``num_hpu_blocks``, ``kv_tokens``, ``sequences``
-        (of max_model_len); ``fits``, ``short_by_gib`` and ``suggestions`` as hpu_memory says them.
+        GiB of one card: ``device_gib``, ``reserved_gib`` (driver and profile run), ``weights_gib``, ``graphs_gib``,
+        ``kv_cache_gib``, ``left_gib``; ``num_hpu_blocks``, ``kv_tokens``, ``sequences`` (of max_model_len); ``fits``,
+        ``short_by_gib`` and ``suggestions`` as in hpu_memory.
     """
     names, cards = memory_names(model), spec.tensors
     if not names or not weight_bytes or not spec.get("max_model_len") or cards > MOST_CARDS:
@@ -58,7 +58,7 @@ def plan_memory(
     given["QUANT_DTYPE"] = _weight_bytes(spec, model)
     found = hpu_memory(given)
     divided = _divided(given, found, rounding)
-    # The others keep their cards.
+    # Other models keep their cards.
     most = min(platform_of(host.accelerator).group(host) or MOST_CARDS, cards + cards_left)
     possible = [number for number in CARDS if cards < number <= most and splits(model, spec, number)]
     remedies = (
@@ -68,7 +68,7 @@ def plan_memory(
 
 
 def _given(spec: Spec, env: Mapping[str, str], args: Sequence[str], host: Host, weight_bytes: int) -> dict[str, Any]:
-    """Return what hpu_memory is told, but for the architecture."""
+    """Return the input of hpu_memory without the architecture."""
     return {
         "MODEL": str(spec.get("name") or spec.weights),
         "DEVICE_NAME": platform_of(host.accelerator).generation(host),
@@ -96,7 +96,7 @@ def _divided(given: Mapping[str, Any], found: Mapping[str, Any], rounding: Round
     blocks = rounding.held(math.floor((usable - graphs) * GIB / per_block))
     fit = found["fit"]
     sequences = blocks * BLOCK // given["MAX_MODEL_LEN"]
-    # One sequence may fail by what is rounded off alone.
+    # Rounding alone can prevent a sequence from fitting.
     lacking = rounding.room(-(-given["MAX_MODEL_LEN"] // BLOCK)) * per_block / GIB - (usable - graphs)
     return {
         "device_gib": found["DEVICE_HPU_MEM"],
@@ -114,7 +114,7 @@ def _divided(given: Mapping[str, Any], found: Mapping[str, Any], rounding: Round
 
 
 def _within(given: Mapping[str, Any], model: Architecture) -> dict[str, Any]:
-    """Return what is asked for with no more than the model's own context, beyond which it is refused by itself."""
+    """Return the input with at most the model's own context. A longer one is refused elsewhere."""
     longest = model.context or given["MAX_MODEL_LEN"]
     return {**given, "MAX_MODEL_LEN": min(given["MAX_MODEL_LEN"], longest)}
 
@@ -122,7 +122,7 @@ def _within(given: Mapping[str, Any], model: Architecture) -> dict[str, Any]:
 def _remedies(
     given: Mapping[str, Any], suggestions: Sequence[Mapping[str, int]], rounding: Rounding, possible: Sequence[int]
 ) -> list[dict[str, int]]:
-    """Return the nearest changes that fit on this host, each of them divided again; more cards alone first."""
+    """Return the smallest changes that fit on this host, each verified; more cards alone come first."""
     alone = [{"tensor_parallel_size": cards} for cards in possible if _changed(given, rounding, cards)["fits"]][:1]
     shorter = [change for change in suggestions if set(change) == {"max_model_len"}]
     length = _longest(given, rounding, given["TENSOR_PARALLEL_SIZE"]) if shorter else 0
@@ -142,31 +142,31 @@ def _changed(given: Mapping[str, Any], rounding: Rounding, cards: int, length: i
 
 
 def _longest(given: Mapping[str, Any], rounding: Rounding, cards: int) -> int:
-    """Return the longest context, in whole blocks, of which one sequence fits; 0 where none does."""
+    """Return the longest context, in complete blocks, for one sequence; 0 if none fits."""
     length = int(min(given["MAX_MODEL_LEN"], _changed(given, rounding, cards, BLOCK)["kv_tokens"])) // BLOCK * BLOCK
     return length if length and _changed(given, rounding, cards, length)["fits"] else 0
 
 
 def quantised_at_load(spec: Spec, model: Architecture) -> bool:
-    """Tell whether a server halves a model's weights while it loads them."""
-    # INC turns bfloat16 weights into FP8 while loading; weights that are quantised already keep their size.
+    """Return whether a server halves a model's weights at load."""
+    # INC converts bfloat16 weights to FP8 at load. Weights that are already quantised keep their size.
     by_file = spec.get("quant_config") is not None and "quant_config" not in engine_of(spec).ignored
     halved = spec.get("dtype") == "fp8" or spec.get("quantization") == "inc" or by_file
     return halved and not model.quantisation
 
 
 def _weight_bytes(spec: Spec, model: Architecture) -> int:
-    """Return the bytes of a number in the weights, once they are loaded."""
+    """Return the bytes of a number in the loaded weights."""
     return 1 if quantised_at_load(spec, model) else FLOAT32_BYTES if _upcast_to_float32(spec, model) else 2
 
 
 def _upcast_to_float32(spec: Spec, model: Architecture) -> bool:
-    """Tell whether a server makes four bytes of each two of a model's weights; what is stored so keeps its size."""
+    """Return whether a server converts a model's weights from two to four bytes. Weights stored so keep their size."""
     return spec.get("dtype") == "float32" and model.dtype != "float32" and not model.quantisation
 
 
 def _cache_bytes(spec: Spec, args: Sequence[str]) -> int:
-    """Return the bytes of a number in the KV cache: those of the model's dtype where it has none of its own."""
+    """Return the bytes of a number in the KV cache. Without its own type it has the model's dtype."""
     values = [args[index + 1] for index, argument in enumerate(args[:-1]) if argument == "--kv-cache-dtype"]
     own = values[-1] if values else "auto"
     if own.startswith("fp8"):

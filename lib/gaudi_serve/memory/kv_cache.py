@@ -1,4 +1,4 @@
-"""How vLLM cuts KV cache into blocks: what a token takes by kind of attention, and layers in groups of one size."""
+"""How vLLM divides the KV cache into blocks: bytes per token by kind of attention, and groups of layers."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ from .vllm_figures import (
     at_least,
 )
 
-# Models of these kinds keep a latent vector a token; vLLM keeps keys and values a head for others that have its rank.
+# Model types that store a latent vector per token. For others with its rank, vLLM stores keys and values per head.
 LATENT = ("deepseek", "kimi", "glm", "longcat", "pangu", "bailing", "axk1", "mistral", "dots", "hy_v4")
 
 
 @dataclass(frozen=True)
 class Group:
-    """Layers that share a table of blocks: what they keep, and the tokens of one of their blocks."""
+    """Layers that share a table of blocks: what they store, and the tokens per block."""
 
     kind: str
     tokens: int
@@ -39,9 +39,9 @@ class Group:
 class Layout:
     """The blocks of a server's cache.
 
-    tokens: of a block of its main attention. bytes: of a block of one group on one card. groups: each takes blocks of
-    its own for a request. window: tokens that windowed layers look back. in_flight: tokens that may be computed and not
-    yet settled. states: blocks a request that a group of states takes.
+    tokens: per block of its main attention. bytes: per block of one group on one card. groups: each needs its own
+    blocks for a request. window: tokens that windowed layers look back. in_flight: tokens that may be computed but not
+    yet settled. states: blocks per request in a group of states.
     """
 
     tokens: int
@@ -52,7 +52,7 @@ class Layout:
     states: int
 
     def needed(self, length: int) -> int:
-        """Return how many blocks a request of so many tokens takes at most."""
+        """Return the most blocks that a request of ``length`` tokens needs."""
         return sum(self._of(group, length) for group in self.groups)
 
     def _of(self, group: Group, length: int) -> int:
@@ -63,7 +63,7 @@ class Layout:
         return -(-length // group.tokens)
 
     def longest(self, blocks: int, most: int) -> int:
-        """Return the longest request, up to ``most`` tokens, that so many blocks hold; 0 where they hold none."""
+        """Return the longest request, up to ``most`` tokens, that fits into the blocks; 0 if none fits."""
         low, high = 0, most
         while low < high:
             middle = (low + high + 1) // 2
@@ -74,15 +74,15 @@ class Layout:
 def layout_of(
     spec: Spec, model: Architecture, guesses: Speculation, release: str, kinds: tuple[str, ...], in_flight: int
 ) -> Layout | None:
-    """Return how the cache of one stage's layers is cut; None where these keep nothing, or what is not known.
+    """Return how the cache of one stage's layers is divided; None if they store nothing, or something unknown.
 
     Args:
-        spec: the model.
-        model: its architecture.
-        guesses: its speculative decoding.
-        release: of vLLM.
-        kinds: of the layers of the stage that needs most.
-        in_flight: tokens of a batch.
+        spec: The model.
+        model: Its architecture.
+        guesses: Its speculative decoding.
+        release: The version of vLLM.
+        kinds: Of the layers of the stage that needs most.
+        in_flight: Tokens of a batch.
     """
     counts = _counts(spec, (*kinds, *_of_draft(guesses, model, kinds)), release)
     size = cache_bytes(spec, model, release)
@@ -114,31 +114,31 @@ def layout_of(
 
 
 def _counts(spec: Spec, kinds: tuple[str, ...], release: str) -> dict[str, int]:
-    """Return how many layers keep what; those with windows keep all where groups of several kinds are not made."""
+    """Return the number of layers per kind. Windowed layers count as full if vLLM makes no groups of several kinds."""
     if FULL in kinds and (not at_least(release, GROUPS_SINCE) or spec.get("disable_hybrid_kv_cache_manager")):
         kinds = tuple(FULL if kind == WINDOW else kind for kind in kinds)
     return {kind: kinds.count(kind) for kind in (FULL, WINDOW, STATE) if kind in kinds}
 
 
 def _tokens(kind: str, block: int, own: float, page: float) -> int:
-    """Return the tokens of a block of a kind of layers: as many as fit into a page, where that is a multiple."""
+    """Return the tokens per block of a kind of layers: as many as fit into a page if that is a multiple."""
     return block * int(page // own) if kind != STATE and page % own == 0 else block
 
 
 def _group_size(counts: list[int]) -> int:
-    """Return how many layers a group has: as many as the rarest kind, or as the commonest where these are near."""
+    """Return the layers per group: the number of the rarest kind, or of the commonest if these are close."""
     return max(counts) if max(counts) < PADDED_BELOW * min(counts) else min(counts)
 
 
 def _of_draft(guesses: Speculation, model: Architecture, kinds: tuple[str, ...]) -> tuple[str, ...]:
-    """Return the layers by which a model guesses, where they are some of its own or of a head on it."""
+    """Return the layers that predict tokens, if they are the model's own or a head on it."""
     method = guesses.method
     own = method == "mtp" or method.endswith("_mtp")
     return (FULL,) * max(1, model.guessing_layers) if own else (FULL,) if method.startswith("eagle") and kinds else ()
 
 
 def cache_bytes(spec: Spec, model: Architecture, release: str) -> float:
-    """Return the bytes of a number in the cache: those of the model's type where it has none of its own."""
+    """Return the bytes of a number in the cache. Without its own type it has the model's type."""
     said = str(spec.get("kv_cache_dtype") or "auto")
     if said == "auto" and at_least(release, CHECKPOINT_SAYS_SINCE) and _in_checkpoint(model.quantisation):
         said = "fp8"
@@ -147,23 +147,23 @@ def cache_bytes(spec: Spec, model: Architecture, release: str) -> float:
 
 
 def _in_checkpoint(stored: Mapping[str, Any]) -> bool:
-    """Tell whether the weights come with a scale for a cache of eight bits."""
+    """Return whether the weights contain a scale for an eight-bit cache."""
     scheme = stored.get("kv_cache_scheme")
     bits = scheme.get("num_bits") if isinstance(scheme, Mapping) else None
     return bits == 8 or str(stored.get("kv_cache_quant_algo")).upper() == "FP8"
 
 
 def is_latent(model: Architecture) -> bool:
-    """Tell whether a model keeps one latent vector a token, of which every card has the whole.
+    """Return whether a model stores one latent vector per token, complete on every card.
 
-    A catalog entry may say the latent vector's width and no kind of model.
+    A catalog entry may have the vector's width without a model type.
     """
     kind = model.inner_kind or model.kind
     return bool(model.kv_lora_rank) and (not kind or kind.startswith(LATENT))
 
 
 def _token_bytes(spec: Spec, model: Architecture, kind: str, size: float) -> float:
-    """Return the bytes that a token takes in one layer of one card; 0 where that is not known."""
+    """Return the bytes of a token in one layer of one card; 0 if unknown."""
     if is_latent(model):
         if model.indexed and size == 1:
             return SPARSE_LATENT_BYTES + model.indexed + 4
@@ -181,7 +181,7 @@ def _token_bytes(spec: Spec, model: Architecture, kind: str, size: float) -> flo
 
 
 def _state_bytes(spec: Spec, model: Architecture, guesses: Speculation) -> float:
-    """Return the bytes of the state that one layer keeps of a request on one card; 0 where that is not known."""
+    """Return the bytes of the state that one layer stores per request on one card; 0 if unknown."""
     one, cards = model.mamba, spec.tensors
     if one is None:
         return 0.0

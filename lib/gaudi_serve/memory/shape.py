@@ -1,4 +1,4 @@
-"""What in a model's architecture forbids a launch, and its figures as the vendor's memory model names them."""
+"""Launches that a model's architecture forbids, and its numbers by the names of the vendor's memory model."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from ..engines import ENGINES
 from ..model.architecture import Architecture
 
 MOST_CARDS = 16
-VOCABULARY_STEP = 64  # vLLM pads the vocabulary to a multiple of it
+VOCABULARY_STEP = 64  # vLLM pads the vocabulary to a multiple of this.
 
 
 def memory_names(model: Architecture) -> dict[str, Any] | None:
-    """Return the names that hpu_memory wants of an architecture, or None where one is missing."""
+    """Return an architecture by the names of hpu_memory, or None if a number is missing."""
     found = {
         "NUM_HIDDEN_LAYERS": model.layers,
         "HIDDEN_SIZE": model.hidden_size,
@@ -29,11 +29,11 @@ def memory_names(model: Architecture) -> dict[str, Any] | None:
 
 
 def shape_problems(spec: Mapping[str, Any], model: Architecture, *, even_heads: bool) -> list[Problem]:
-    """Return what of a requested model its architecture forbids: (key, value, what is allowed).
+    """Return the problems of a requested model with its architecture: (key, value, what is allowed).
 
-    These are pitfalls that otherwise show only when vLLM starts: heads that tensor_parallel_size does
-    not divide, KV heads that cannot be shared or copied evenly (on Gaudi the manual's engines copy none),
-    quantised weights whose shapes do not split evenly, a context that is longer than the model's.
+    Without this check they appear only when vLLM starts: heads that tensor_parallel_size does not divide, KV heads that
+    cannot be shared or copied evenly (on Gaudi the manual's engines copy none), quantised weights that do not split
+    evenly, and a context that is longer than the model's.
     """
     cards = int(spec.get("tensor_parallel_size") or 1)
     heads, kv_heads = model.heads, model.kv_heads
@@ -48,7 +48,7 @@ def shape_problems(spec: Mapping[str, Any], model: Architecture, *, even_heads: 
         copies = _copies(spec, even_heads) or cards < kv_heads
         problems.append(("tensor_parallel_size", cards, uneven if copies else above))
     elif not _vocabulary_splits(model, cards):
-        rows = f"{_padded(model)} words that vLLM makes of a vocabulary of {model.vocab_size}"
+        rows = f"{_padded(model)} rows to which vLLM pads a vocabulary of {model.vocab_size}"
         problems.append(("tensor_parallel_size", cards, f"does not divide the {rows}; possible: {good}"))
     elif part := uneven_part(model, spec, cards):
         allowed = f"does not split the quantised weights evenly: {part}; possible: {good}"
@@ -61,7 +61,7 @@ def shape_problems(spec: Mapping[str, Any], model: Architecture, *, even_heads: 
 
 
 def splits(model: Architecture, spec: Mapping[str, Any], cards: int, *, even_heads: bool = True) -> bool:
-    """Tell whether so many cards can share a model's heads and its quantised weights."""
+    """Return whether a number of cards can share a model's heads and its quantised weights."""
     kv_heads = model.kv_heads
     shared = not kv_heads or _shared(kv_heads, cards, copies=_copies(spec, even_heads))
     even = not (model.heads and model.heads % cards) and _vocabulary_splits(model, cards)
@@ -69,38 +69,38 @@ def splits(model: Architecture, spec: Mapping[str, Any], cards: int, *, even_hea
 
 
 def _padded(model: Architecture) -> int:
-    """Return the rows of vLLM's embedding: the vocabulary, filled up to a multiple of 64."""
+    """Return the rows of vLLM's embedding: the vocabulary, padded to a multiple of 64."""
     return -(-(model.vocab_size or 0) // VOCABULARY_STEP) * VOCABULARY_STEP
 
 
 def _vocabulary_splits(model: Architecture, cards: int) -> bool:
-    """Tell whether so many cards share the embedding evenly."""
+    """Return whether a number of cards can share the embedding evenly."""
     return _padded(model) % cards == 0
 
 
 def _copies(spec: Mapping[str, Any], even_heads: bool) -> bool:
-    """Tell whether more cards than there are KV heads get copies of them, as vLLM itself does it."""
+    """Return whether more cards than KV heads get copies of the heads, as in vLLM itself."""
     return not even_heads or ENGINES[spec["launch_profile"]].copies_heads
 
 
 def _shared(kv_heads: int, cards: int, *, copies: bool) -> bool:
-    """Tell whether so many cards share KV heads: each has as many of its own, or one that as many others have too."""
+    """Return whether a number of cards can share KV heads evenly: by several heads each, or by copies of one head."""
     return kv_heads % cards == 0 if cards <= kv_heads else copies and cards % kv_heads == 0
 
 
 def uneven_part(model: Architecture, spec: Mapping[str, Any], cards: int) -> str | None:
-    """Return the first weight of a quantised model that so many cards do not split into whole groups.
+    """Return the first weight of a quantised model that a number of cards cannot split into complete groups.
 
-    The vendor's servers split down_proj and o_proj along their input, the others along their output;
-    every part must hold whole quantisation groups (AWQ, GPTQ) or blocks (FP8). Experts are not split
-    under expert parallelism, which some engines always ask for.
+    The vendor's servers split down_proj and o_proj along their input, the others along their output. Every part must
+    have complete quantisation groups (AWQ, GPTQ) or blocks (FP8). Experts are not split with expert parallelism,
+    which some engines always use.
     """
     group = model.group_size
     if cards == 1 or group is None:
         return None
     expert_parallel = ENGINES[spec["launch_profile"]].expert_parallel or spec.get("enable_expert_parallel")
     widths = {"moe_intermediate_size": None if expert_parallel else model.expert_size}
-    # Where all of a model's layers have experts, theirs is the only width, under the other name.
+    # If all of a model's layers have experts, their width is the only one, under the other name.
     if not (expert_parallel and model.local_experts and not model.expert_size):
         widths["intermediate_size"] = model.intermediate_size
     head = model.v_head_dim or model.head_dim

@@ -1,7 +1,7 @@
-"""The memory of a planned model on CUDA and ROCm devices, as vLLM itself divides it when it starts.
+"""The memory of a planned model on CUDA and ROCm devices, as vLLM itself divides it at start.
 
-Of each device vLLM takes a share (``gpu_memory_utilization``). Of that go the weights, what the largest batch needs
-while it is computed (a pass measures it), libraries, and CUDA graphs; the rest is KV cache, in blocks.
+vLLM uses a share of each device (``gpu_memory_utilization``). It subtracts the weights, the memory of the largest batch
+(a pass measures it), libraries, and CUDA graphs. The rest is KV cache, in blocks.
 """
 
 from __future__ import annotations
@@ -56,19 +56,19 @@ from .vllm_figures import (
 )
 
 POWERS = (1, 2, 4, 8, 16)
-# By what a user says how large a cache is, whatever else a card has to hold; the first of them counts.
+# Keys with which a user fixes the size of the cache, whatever else a card stores. The first one applies.
 FIXED = ("num_gpu_blocks_override", "kv_cache_memory_bytes")
-# Of models that see: where a film as long as their context leaves nothing, a shorter one may leave enough.
+# Contexts to try for vision models: a video as long as the context may leave no memory, but a shorter one may.
 LENGTHS = (65536, 32768, 16384, 8192, 4096, 2048)
 
 
 @dataclass(frozen=True)
 class Planned:
-    """What a plan of memory is made from.
+    """The inputs of a memory plan.
 
-    spec: the model. env: of its container. cards: of its placement; the least of them counts. model: its architecture.
-    weights, draft: bytes of its weights and those of a draft model. release: of vLLM. cards_left: how many cards more
-    it could have.
+    spec: the model. env: of its container. cards: of its placement; the smallest counts. model: its architecture.
+    weights, draft: bytes of its weights and of a draft model's. release: of vLLM. cards_left: number of further cards
+    that it could have.
     """
 
     spec: Spec
@@ -92,7 +92,7 @@ class Planned:
 
 @dataclass(frozen=True)
 class Divided:
-    """How one card of one stage is divided, in GiB, and the layout of its cache; None where it has none."""
+    """The division of one card of one stage in GiB, and the layout of its cache or None."""
 
     total: float
     requested: float
@@ -104,24 +104,24 @@ class Divided:
 
     @property
     def over(self) -> float:
-        """Return how many GiB more than the card has it takes; nothing where it takes less."""
+        """Return the GiB that it needs beyond the card's memory, or 0."""
         return max(0.0, self.weights + self.reserved + self.graphs + self.cache - self.total)
 
     @property
     def blocks(self) -> int:
-        """Return how many blocks its cache has."""
+        """Return the number of blocks of its cache."""
         return max(0, math.floor(self.cache * GIB / self.layout.bytes)) if self.layout else 0
 
 
 def plan_vllm(planned: Planned) -> dict[str, Any] | None:
-    """Return how a model's cards are divided, or None where its architecture, its size or that of a card is not known.
+    """Return how a model's cards are divided, or None if its architecture, its size or a card's size is unknown.
 
     Returns:
-        GiB of one card, of the stage that has least left: ``device_gib``, ``reserved_gib`` (the largest batch and
-        libraries), ``weights_gib``, ``graphs_gib``, ``kv_cache_gib``, ``left_gib`` (what vLLM does not take);
+        GiB of one card, of the stage with the least memory left: ``device_gib``, ``reserved_gib`` (the largest batch
+        and libraries), ``weights_gib``, ``graphs_gib``, ``kv_cache_gib``, ``left_gib`` (not used by vLLM);
         ``num_hpu_blocks`` (blocks of the server's own size), ``kv_tokens`` and ``sequences`` of ``max_model_len``,
-        which is the model's own context where nobody says it; ``longest_model_len`` up to it that fits; ``fits``,
-        ``short_by_gib``, and ``suggestions``: changes that fit.
+        which is the model's own context by default; ``longest_model_len``, the longest one up to it that fits;
+        ``fits``, ``short_by_gib``, and ``suggestions``: changes with which it fits.
     """
     planned = _as_computed(planned)
     found = _judged(planned)
@@ -131,7 +131,7 @@ def plan_vllm(planned: Planned) -> dict[str, Any] | None:
 
 
 def _as_computed(planned: Planned) -> Planned:
-    """Return a plan in float32 where vLLM falls back to it: cards without bfloat16, and a model without float16."""
+    """Return a plan in float32 if vLLM falls back to it: on cards without bfloat16, for a model without float16."""
     said = planned.spec.get("dtype") in (None, "auto") and not planned.model.takes_float16
     old = [card for card in planned.cards if card.capability[:1].isdigit() and not at_least(card.capability, "8.0")]
     return planned.but(dtype="float32") if said and old else planned
@@ -151,7 +151,7 @@ def _judged(planned: Planned) -> dict[str, Any] | None:
         needed = layout.needed(length)
         sequences, tokens = blocks // needed, blocks * length // needed
         lacking = needed * layout.bytes / GIB - max(0.0, worst.cache)
-    else:  # nothing is kept of a text that is encoded at once
+    else:  # A text that is encoded at once needs no cache.
         longest, sequences, tokens, lacking = context, 1, 0, 0.0
     fixed = next((key for key in FIXED if spec.get(key)), "")
     over = max(one.over for one in divided) if fixed else 0.0
@@ -176,7 +176,7 @@ def _judged(planned: Planned) -> dict[str, Any] | None:
 
 
 def _stages(planned: Planned) -> list[Divided]:
-    """Return how a card of each stage is divided; empty where a figure of the model or a card is unknown."""
+    """Return how a card of each stage is divided; empty if a number of the model or a card is unknown."""
     model, sizes = planned.model, [card.memory_mib for card in planned.cards]
     known = model.layers and model.hidden_size and planned.weights and sizes and min(sizes)
     if not (known and _context(planned.spec, model)):
@@ -187,7 +187,7 @@ def _stages(planned: Planned) -> list[Divided]:
 
 
 def _context(spec: Spec, model: Architecture) -> int:
-    """Return for how many tokens room is wanted: max_model_len, or the model's own context where that is automatic."""
+    """Return the context for which memory is planned: max_model_len, or the model's own if that is automatic."""
     said = spec.get("max_model_len")
     return int(said) if is_whole(said, 1, 10**9) else model.context or 0
 
@@ -197,7 +197,7 @@ def _overridden(spec: Spec, blocks: int) -> int:
 
 
 def _stage(planned: Planned, stage: int) -> Divided | None:
-    """Return how a card of one stage of a pipeline is divided; None where the model's cache is not known."""
+    """Return how a card of one pipeline stage is divided; None if the model's cache is unknown."""
     spec, model, release = planned.spec, planned.model, planned.release
     first, end = stage_layers(model.layers or 1, spec.stages)[stage]
     kinds = model.layer_kinds[first:end]
@@ -223,7 +223,7 @@ def _stage(planned: Planned, stage: int) -> Divided | None:
 
 
 def device_gib(cards: Sequence[Card]) -> float:
-    """Return what CUDA or HIP says that the smallest of the cards has, by what its vendor's tool says."""
+    """Return the GiB that CUDA or HIP report for the smallest card, from the report of its vendor's tool."""
     card = min(cards, key=lambda one: one.memory_mib)
     said = card.memory_mib / 1024
     whole = card.capability.startswith("gfx") or _unified(card)
@@ -231,17 +231,17 @@ def device_gib(cards: Sequence[Card]) -> float:
 
 
 def _unified(card: Card) -> bool:
-    """Tell whether a card's memory is the host's."""
+    """Return whether a card uses the host's memory."""
     return UNIFIED in (card.name or "") or card.capability.startswith(UNIFIED_GFX)
 
 
 def utilization(release: str) -> float:
-    """Return the share of a card that a release takes where nobody says it."""
+    """Return a release's default share of a card."""
     return UTILIZATION if at_least(release, UTILIZATION_SINCE) else UTILIZATION_BEFORE
 
 
 def batches_of(planned: Planned) -> tuple[int, int]:
-    """Return the tokens of the largest batch, and the most requests at once, by what a user says or vLLM's defaults."""
+    """Return the most tokens of a batch, and the most requests at once, from the user's keys or vLLM's defaults."""
     spec, release = planned.spec, planned.release
     card = min(planned.cards, key=lambda one: one.memory_mib)
     size = 0.0 if _unified(card) else device_gib(planned.cards)
@@ -263,7 +263,7 @@ def batches_of(planned: Planned) -> tuple[int, int]:
 
 
 def stage_layers(count: int, stages: int) -> list[tuple[int, int]]:
-    """Return the layers of each stage as (first, end): what is over goes to the stages before the last."""
+    """Return the layers of each stage as (first, end). Remaining layers go to the stages before the last."""
     sizes = [count // stages] * stages
     for place in range(2, count % stages + 2):
         sizes[-min(place, stages)] += 1
@@ -275,9 +275,9 @@ def _weights(planned: Planned, stage: int) -> float:
     """Return the GiB of weights on one card of a stage."""
     spec, model = planned.spec, planned.model
     embedding = (model.vocab_size or 0) * (model.hidden_size or 0) * 2.0
-    outer = min(planned.weights / 4, embedding)  # of one end of the model
+    outer = min(planned.weights / 4, embedding)  # Of one end of the model.
     inner = planned.weights - outer * (1 if model.tied else 2)
-    if model.guessing_layers and not planned.guesses.config:  # stay on the disk
+    if model.guessing_layers and not planned.guesses.config:  # These layers are not loaded.
         inner *= (model.layers or 1) / ((model.layers or 1) + model.guessing_layers)
     inner *= _at_load(spec, model)
     if not model.quantisation:
@@ -298,12 +298,12 @@ def _weights(planned: Planned, stage: int) -> float:
 
 
 def _number_bytes(spec: Spec) -> int:
-    """Return the bytes of a number that a model computes with."""
+    """Return the bytes of a number with which a model computes."""
     return 4 if spec.get("dtype") in ("float32", "float") else 2
 
 
 def _at_load(spec: Spec, model: Architecture) -> float:
-    """Return what is left of the weights of the layers where a server quantises them while it loads them."""
+    """Return the factor that remains of the layers' weights if a server quantises them at load."""
     said = str(spec.get("quantization") or "")
     if model.quantisation or not said:
         return 1.0
@@ -315,7 +315,7 @@ def _at_load(spec: Spec, model: Architecture) -> float:
 
 
 def _experts_share(model: Architecture) -> float:
-    """Return which part of the weights of the layers is that of experts."""
+    """Return the part of the layers' weights that belongs to experts."""
     size, count = model.hidden_size or 0, model.experts_a_layer or 0
     experts = 3 * count * size * (model.expert_size or model.intermediate_size or 0)
     attention = 4 * size * size
@@ -323,7 +323,7 @@ def _experts_share(model: Architecture) -> float:
 
 
 def _batch(planned: Planned, stage: int, tokens: int, requests: int) -> float:
-    """Return the GiB that the largest batch takes on one card at its peak: in layers, or where tokens are chosen."""
+    """Return the peak GiB of the largest batch on one card: in the layers, or while tokens are chosen."""
     model, spec, release = planned.model, planned.spec, planned.release
     wide = _number_bytes(spec) / 2
     hidden = tokens * (model.hidden_size or 0) * 2 * wide
@@ -343,13 +343,13 @@ def _batch(planned: Planned, stage: int, tokens: int, requests: int) -> float:
 
 
 def _vision(planned: Planned, batch: int) -> tuple[float, float]:
-    """Return the GiB that the largest picture or film takes while it is encoded, and those of what is kept of it."""
+    """Return the peak GiB of encoding the largest image or video, and the GiB of its result."""
     spec, model = planned.spec, planned.model
     limits = spec.get("limit_mm_per_prompt")
     allowed = [kind for kind in ("image", "video") if _limit(limits, kind)]
     unseen = spec.get("language_model_only") or spec.get("skip_mm_profiling")
     items: Mapping[str, int] = next((row for name, row in OF_ITEMS if model.kind.startswith(name)), {})
-    # A catalog entry may say the kind of a model that sees, and not how.
+    # A catalog entry may have the type of a vision model without its vision config.
     sees = model.sees or model.kind.startswith(SEEING)
     if not sees or unseen or not allowed:
         return 0.0, 0.0
@@ -365,7 +365,7 @@ def _limit(limits: Any, kind: str) -> int:
 
 
 def _libraries(planned: Planned) -> float:
-    """Return the GiB that libraries take besides PyTorch: workspaces, and those by which cards talk."""
+    """Return the GiB of libraries other than PyTorch: workspaces, and communication between cards."""
     spec, card = planned.spec, min(planned.cards, key=lambda one: one.memory_mib)
     alone, linked = (
         next(gib for since, gib in row if at_least(planned.release, since)) for row in (LIBRARIES_GIB, LINKED_GIB)
@@ -376,13 +376,13 @@ def _libraries(planned: Planned) -> float:
 
 
 def _counts_graphs(planned: Planned) -> bool:
-    """Tell whether graphs are taken out of what is left for the cache."""
+    """Return whether vLLM subtracts the graphs from the memory for the cache."""
     off = str(planned.env.get("VLLM_MEMORY_PROFILER_ESTIMATE_CUDAGRAPHS", "1")).lower() in ("0", "false")
     return at_least(planned.release, GRAPHS_COUNT_SINCE) and not off and not planned.spec.get("enforce_eager")
 
 
 def _graphs(planned: Planned, layers: int) -> float:
-    """Return the GiB that vLLM expects its CUDA graphs to take on one card."""
+    """Return the GiB that vLLM expects for its CUDA graphs on one card."""
     batch, requests = batches_of(planned)
     most = min(requests * 2, batch, GRAPH_SIZES[-1])
     sizes = sum(size <= most for size in GRAPH_SIZES)
@@ -392,7 +392,7 @@ def _graphs(planned: Planned, layers: int) -> float:
 
 
 def _suggestions(planned: Planned, found: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Return the nearest changes with which a model fits, each of them tried; two together where none does alone."""
+    """Return the smallest changes with which a model fits, each verified; two together if none fits alone."""
     changes = [*_less_fixed(planned, found), *_more_cards(planned), *_eight_bits(planned), *_larger_share(planned)]
     tried = [change for change in changes if _fits(planned.but(**change))]
     nearest: list[dict[str, Any]] = []
@@ -417,7 +417,7 @@ def _suggestions(planned: Planned, found: Mapping[str, Any]) -> list[dict[str, A
 
 
 def _less_fixed(planned: Planned, found: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Return a smaller size of the cache as a change, where a user says one that a card does not hold."""
+    """Return a smaller cache as a change, if the user fixes one that is too large for a card."""
     key = found.get("over")
     if not key:
         return []
@@ -432,7 +432,7 @@ def _fits(planned: Planned) -> bool:
 
 
 def _rounded(length: int) -> int:
-    """Return a length in whole steps that people write; the length itself below one."""
+    """Return a length rounded down to usual steps, or the length itself if it is below one step."""
     step = 1024 if length >= 8192 else 16
     return length // step * step or length
 
@@ -447,7 +447,7 @@ def _more_cards(planned: Planned) -> list[dict[str, Any]]:
 
 
 def _eight_bits(planned: Planned) -> list[dict[str, Any]]:
-    """Return a cache of eight bits as a change, where the cards can have one."""
+    """Return an eight-bit cache as a change, if the cards support it."""
     said = str(planned.spec.get("kv_cache_dtype") or "auto")
     least = "9.0" if is_latent(planned.model) else "8.9"
     able = all(_able(card.capability, least) for card in planned.cards)
@@ -468,5 +468,5 @@ def _larger_share(planned: Planned) -> list[dict[str, Any]]:
 
 
 def release_of(version: str | None) -> str:
-    """Return the release of vLLM to plan with: the newest where an image's name says none."""
+    """Return the release of vLLM for the plan: the newest if an image's name has none."""
     return version or NEWEST

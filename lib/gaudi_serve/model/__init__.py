@@ -1,1 +1,1 @@
-"""A model as a user wants it, and a host as planning sees it."""
+"""The model that a user requests, and the host for which a run plans."""

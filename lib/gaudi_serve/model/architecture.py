@@ -1,4 +1,4 @@
-"""A model's architecture, read once from the config.json of its weights, or from a catalog entry that says the same."""
+"""A model's architecture, read from the config.json of its weights or from a catalog entry with the same keys."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from ..core.errors import is_number, shown
 from .config_json import Config, text_config, whole
 from .layers import STATE, Mamba, layer_kinds, state_of, window_of
 
-# Rope scalings that stretch max_position_embeddings itself; the others give the stretched length there.
+# Rope scalings that stretch max_position_embeddings. With the others, that value is already the stretched length.
 STRETCHING = ("linear", "dynamic", "yarn")
-MOST_FACTOR = 10_000  # of a rope scaling; infinity is a number too
-# Numbers of a config.json that planning counts with.
+MOST_FACTOR = 10_000  # The largest factor of a rope scaling. Without it, infinity would pass.
+# The numbers of a config.json with which planning calculates.
 FIGURES = (
     *("num_hidden_layers", "hidden_size", "intermediate_size", "num_attention_heads", "num_key_value_heads"),
     *("head_dim", "v_head_dim", "kv_lora_rank", "qk_rope_head_dim", "moe_intermediate_size"),
@@ -28,35 +28,33 @@ MAY_BE_ZERO = (
     *("num_kv_shared_layers", "full_attention_interval", "global_head_dim", "num_global_key_value_heads"),
     "index_head_dim",
 )
-# Kinds of models that have layers with a window and layers without one, whether their config.json lists them or not.
+# Model types with sliding-window layers and full layers, also if their config.json does not list them.
 INTERLEAVED = ("gemma2", "gemma3", "gemma4", "gpt_oss", "cohere2")
-# Kinds of models that vLLM serves in bfloat16 or float32 alone: in float16 their numbers overflow.
+# Model types that vLLM serves only in bfloat16 or float32. Their numbers overflow in float16.
 NO_FLOAT16 = ("gemma2", "gemma3", "gemma3_text", "plamo2", "glm4")
 GRANITE_HYBRID = "granitemoehybrid"
 
 
 @dataclass(frozen=True)
 class Architecture:
-    """What a config.json says of a model; a number that it lacks is None.
+    """What a config.json states about a model. A number that it does not have is None.
 
     known: there is a config.json. kind: its model_type; inner_kind: that of its text model; classes: its
-    architectures. problems: its figures that cannot be, one sentence each.
-
+    architectures. problems: impossible values, one sentence each.
     layers, hidden_size, intermediate_size, heads, kv_heads, head_dim, v_head_dim: of the text model. kv_lora_rank,
-    qk_rope_head_dim: of the one latent vector a token that DeepSeek's models keep in place of keys and values a head.
-    experts: it is a mixture of experts; expert_size: their intermediate size; local_experts: how many a layer has.
-    experts_a_layer: how many a layer has, by whatever name; experts_a_token: by how many of them a token goes.
-    vocab_size: of the text model; tied: its first layer is its last one too.
-    stateful_layers: how many layers keep a state of one size in place of a KV cache, as those of Mamba and of linear
-    attention do. mamba: of these; mamba_chunk: tokens of a chunk of them, 0 where it is not said. interleaved: some
-    layers look at a sliding window, others at all tokens. layer_kinds: what each layer keeps, by the names of
-    layers.py; window: tokens of a window. full_heads, full_head_dim: of the layers that look at all tokens, where
-    others have other ones. guessing_layers: how many layers of its weights only guess tokens ahead.
-
-    context: the longest context in tokens, rope scaling included. dtype: in which type the weights are stored.
-    quantisation: its quantization_config, empty where the weights are not quantised.
-    indexed: numbers a token by which sparse attention finds what to look at. sees: it takes pictures; vision_layers:
-    how many layers that part has; vision_size: how wide they are.
+    qk_rope_head_dim: of the latent vector per token that DeepSeek's models store instead of keys and values per head.
+    experts: it is a mixture of experts; expert_size: their intermediate size; local_experts: num_local_experts.
+    experts_a_layer: experts per layer, from any of their keys; experts_a_token: experts per token.
+    vocab_size: of the text model; tied: its input and output embeddings are the same.
+    stateful_layers: number of layers that store a state of fixed size instead of a KV cache (Mamba, linear
+    attention). mamba: their shape; mamba_chunk: tokens of their chunks, 0 if unknown. interleaved: some layers see
+    a sliding window, others see all tokens. layer_kinds: what each layer stores, by the names in layers.py; window:
+    tokens of a window. full_heads, full_head_dim: of the layers that see all tokens, if they differ from the others.
+    guessing_layers: number of layers of its weights that only predict future tokens.
+    context: the longest context in tokens, rope scaling included. dtype: the type in which the weights are stored.
+    quantisation: its quantization_config, empty if the weights are not quantised.
+    indexed: numbers per token of the index of sparse attention. sees: it accepts images; vision_layers: number of
+    layers of the vision part; vision_size: their width.
     """
 
     known: bool = False
@@ -133,17 +131,17 @@ class Architecture:
 
     @property
     def takes_float16(self) -> bool:
-        """Tell whether vLLM serves it in float16."""
+        """Return whether vLLM serves the model in float16."""
         return not {self.kind, self.inner_kind} & {*NO_FLOAT16}
 
     @property
     def is_granite_hybrid(self) -> bool:
-        """Return whether it is one of Granite 4's hybrids, whose blocks of KV cache are as large as their state."""
+        """Return whether it is a hybrid of Granite 4, whose blocks of KV cache are as large as their state."""
         return GRANITE_HYBRID in (self.kind, self.inner_kind)
 
     @property
     def precision(self) -> str | None:
-        """Return in what the weights are quantised, such as fp8, awq or int4; None where they are not."""
+        """Return the quantisation of the weights, such as fp8, awq or int4; None if they are not quantised."""
         weights = self._grouped
         if weights is not None:
             return f"{'fp' if weights.get('type') == 'float' else 'int'}{weights.get('num_bits')}"
@@ -153,7 +151,7 @@ class Architecture:
 
     @property
     def _grouped(self) -> Mapping[str, Any] | None:
-        """Return what compressed-tensors and ModelOpt write of the first group of weights; None where they do not."""
+        """Return the first group of weights as compressed-tensors and ModelOpt describe it, or None."""
         groups = self.quantisation.get("config_groups")
         group = next(iter(groups.values()), None) if isinstance(groups, Mapping) else None
         weights = group.get("weights") if isinstance(group, Mapping) else None
@@ -161,10 +159,10 @@ class Architecture:
 
     @property
     def group_size(self) -> int | None:
-        """Return how many weights share a scale (AWQ, GPTQ), or the edge of a block that does (FP8); None without."""
+        """Return the weights per scale (AWQ, GPTQ) or the edge of a scaled block (FP8), or None."""
         weights = self._grouped
         if weights is not None and weights.get("strategy") == "group" and weights.get("type") == "int":
-            # What is left as it is may be of a width that is not a multiple.
+            # The width of weights that are not quantised need not be a multiple of the group.
             left = str(self.quantisation.get("ignore"))
             whole_model = not any(part in left for part in ("attn", "down_proj", "o_proj", "experts"))
             group = weights.get("group_size") if whole_model else None
@@ -174,16 +172,16 @@ class Architecture:
         return group if isinstance(group, int) and group > 1 else None
 
     def granite_block(self, cards: int, *, caching: bool) -> int | None:
-        """Return the tokens of a block of Granite 4's hybrids, as the plugin chooses it; None for other models.
+        """Return the tokens of a KV cache block that the plugin chooses for a hybrid of Granite 4, or None.
 
         Args:
-            cards: over which the model is split.
-            caching: prefix caching, with which blocks are whole chunks of 256 tokens, otherwise multiples of 16.
+            cards: Over how many cards the model is split.
+            caching: Prefix caching is on. Blocks are then multiples of 256 tokens, otherwise of 16.
         """
         if not self.is_granite_hybrid:
             return None
         if not (self.mamba and self.kv_heads and self.heads and self.hidden_size):
-            return 768 if caching else 528  # those of granite-4.0-h-small
+            return 768 if caching else 528  # The values of granite-4.0-h-small.
         one, groups = self.mamba, max(self.mamba.groups, cards)
         inner = one.heads * one.head_dim
         state = inner * one.states // cards + one.taps * (inner + 2 * groups * one.states) // cards
@@ -192,25 +190,25 @@ class Architecture:
         return step * -(-state // (step * token))
 
     def dequantised_bytes(self, size: int) -> int:
-        """Return how many bytes more the experts of MXFP4 weights are as BF16: 16 bits a parameter for 4 1/4.
+        """Return the additional bytes of MXFP4 experts in BF16: 16 bits per parameter instead of 4 1/4.
 
-        A block of 32 parameters of four bits has one scale of eight; gpt-oss stores nothing but its experts so. Where
-        they cannot be counted, all of the ``size`` bytes are taken for such blocks, which is more than they are.
+        A block of 32 parameters of four bits has one scale of eight bits. gpt-oss stores only its experts so. If the
+        experts cannot be counted, all ``size`` bytes count as such blocks, which is an upper limit.
         """
         stored = self.mxfp4_bytes
         return (stored if 0 < stored <= size else size) * 47 // 17
 
     @property
     def mxfp4_bytes(self) -> int:
-        """Return the bytes of all experts as MXFP4: 4 1/4 bits a parameter; 0 where they cannot be counted."""
+        """Return the bytes of all experts as MXFP4, 4 1/4 bits per parameter; 0 if they cannot be counted."""
         count = (self.layers or 0) * (self.local_experts or 0)
         return 3 * count * (self.hidden_size or 0) * (self.intermediate_size or 0) * 17 // 32
 
 
 def _experts(text: Config) -> dict[str, Any]:
-    """Return what an architecture has of experts."""
+    """Return the fields of an architecture about experts."""
     return {
-        # ERNIE lists how many it has for words and for pictures.
+        # ERNIE lists its numbers of experts for words and for images.
         "experts": any(whole(text, key) for key in EXPERTS) or isinstance(text.get("moe_num_experts"), list),
         "expert_size": whole(text, "moe_intermediate_size"),
         "local_experts": whole(text, "num_local_experts"),
@@ -220,7 +218,7 @@ def _experts(text: Config) -> dict[str, Any]:
 
 
 def _layers(config: Config, text: Config) -> dict[str, Any]:
-    """Return what an architecture has of what its layers keep."""
+    """Return the fields of an architecture about what its layers store."""
     kinds = layer_kinds(config, text)
     return {
         "stateful_layers": kinds.count(STATE),
@@ -244,7 +242,7 @@ def _problems(text: Config) -> list[str]:
     found = []
     for key in FIGURES:
         value = text.get(key)
-        # Some architectures list a value a layer; those are not known, rather than wrong.
+        # Some architectures list a value per layer. Those values are unknown, not wrong.
         if value is None or isinstance(value, (list, Mapping)) or (key in MAY_BE_ZERO and value == 0):
             continue
         if whole(text, key) is None:
@@ -279,7 +277,7 @@ def _context(text: Config) -> int | None:
 
 
 def _vision(config: Config) -> Config | None:
-    """Return the part of a config.json that describes what looks at pictures."""
+    """Return the part of a config.json that describes the vision model."""
     parts = (config, config.get("thinker_config"))
     found = [part["vision_config"] for part in parts if isinstance(part, Mapping) and part.get("vision_config")]
     return next((part for part in found if isinstance(part, Mapping)), None)

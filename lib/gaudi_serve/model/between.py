@@ -1,4 +1,4 @@
-"""The network that devices of several hosts use: how an inventory describes it."""
+"""The network between the devices of several hosts, as an inventory describes it."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ PORTS, NICS = "ports", "nics"
 class DesiredPort:
     """A port of a card that leads to other hosts.
 
-    module_id, port: which card, and which of its ports. address: IPv4 with its prefix, such as 10.200.10.1/30; empty
-    where the ports share one switch without addresses. gateway_mac: that of the switch's port. neighbor, neighbor_port:
-    the switch and its port as LLDP names them; empty where nobody has said them.
+    module_id, port: the card, and its port. address: IPv4 with its prefix, such as 10.200.10.1/30; empty if the ports
+    share one switch without addresses. gateway_mac: that of the switch's port. neighbor, neighbor_port: the switch
+    and its port as LLDP names them; empty if the inventory does not set them.
     """
 
     module_id: int
@@ -25,7 +25,7 @@ class DesiredPort:
 
     @property
     def name(self) -> str:
-        """Return how messages call it."""
+        """Return the name of the port in messages."""
         return f"card {self.module_id} port {self.port}"
 
 
@@ -33,7 +33,7 @@ class DesiredPort:
 class Between:
     """The network between the devices of several hosts.
 
-    kind: ``ports`` (the cards' own), ``nics`` (network cards of the host with RDMA), or empty where nobody has said it.
+    kind: ``ports`` (the cards' own), ``nics`` (RDMA network cards of the host), or empty if it is not set.
     mtu: of the ports, in bytes; 0 leaves it as it is. ports: those that the inventory describes. devices: the RDMA
     devices of the network cards, such as mlx5_0; empty for all. direct: network cards read the memory of the devices
     (Gaudi Direct).
@@ -46,7 +46,7 @@ class Between:
     direct: bool = False
 
     def used(self, verbs: tuple[str, ...]) -> tuple[str, ...]:
-        """Return the RDMA devices that carry the traffic, of those that the host has."""
+        """Return which of the host's RDMA devices carry the traffic."""
         return self.devices or verbs
 
 

@@ -1,4 +1,4 @@
-"""The figures of a model's config.json, as Hugging Face's models write them, or of a catalog entry."""
+"""The numbers of a model's config.json in the format of Hugging Face, or of a catalog entry."""
 
 from __future__ import annotations
 
@@ -9,13 +9,14 @@ from ..core.errors import is_whole
 
 Config = Mapping[str, Any]
 
-# Where multimodal models keep the part that generates text.
+# Keys under which multimodal models have the part that generates text.
 NESTED = ("text_config", "llm_config", "language_config", "thinker_config")
-# Deeper, or with larger numbers, is not a config.json.
+# A file that is nested deeper or has larger numbers is not a config.json.
 DEEPEST, LARGEST, LARGEST_FLOAT = 20, 10**15, 1e40
-# Where a folder of weights describes them: as Hugging Face does, or in Mistral's own format.
+# The files that describe weights: Hugging Face's format and Mistral's own.
 CONFIGS = ("config.json", "params.json")
-# What Mistral's own format calls the same in params.json; vLLM translates it likewise (--config-format mistral).
+# Keys of Mistral's params.json and their names in config.json. vLLM translates them in the same way
+# (--config-format mistral).
 OF_MISTRAL = {
     "n_layers": "num_hidden_layers",
     "dim": "hidden_size",
@@ -27,18 +28,18 @@ OF_MISTRAL = {
 
 
 def sound(value: Any, depth: int = 0) -> bool:
-    """Tell whether a part of a config.json can be counted with."""
+    """Return whether planning can calculate with a part of a config.json."""
     if isinstance(value, Mapping):
         return depth < DEEPEST and all(sound(part, depth + 1) for part in value.values())
     if isinstance(value, list):
         return depth < DEEPEST and all(sound(part, depth + 1) for part in value)
-    # What is not a number, as NaN, is in no range.
+    # NaN is not within any range.
     most = LARGEST if isinstance(value, int) else LARGEST_FLOAT
     return not isinstance(value, (int, float)) or -most <= value <= most
 
 
 def of_params(params: Config) -> dict[str, Any]:
-    """Return a params.json of Mistral's own format as a config.json says it."""
+    """Return the config.json that corresponds to Mistral's params.json."""
     found = {OF_MISTRAL.get(key, key): value for key, value in params.items() if key not in ("moe", "quantization")}
     experts, stored = params.get("moe"), params.get("quantization")
     if isinstance(experts, Mapping):
@@ -62,6 +63,6 @@ def text_config(config: Config) -> Config:
 
 
 def whole(config: Config, key: str) -> int | None:
-    """Return a number of a config.json, or None where it is missing or no integer above 0."""
+    """Return a number of a config.json, or None if it is missing or not an integer above 0."""
     value = config.get(key)
     return value if is_whole(value, 1, LARGEST) else None

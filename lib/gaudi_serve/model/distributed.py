@@ -1,4 +1,4 @@
-"""A model over several hosts: an entry of ``vllm_distributed_models``, and the part of it that each host runs."""
+"""A model over several hosts: an entry of ``vllm_distributed_models``, and its part on each host."""
 
 from __future__ import annotations
 
@@ -12,34 +12,34 @@ Groups = Mapping[str, Sequence[str]]
 Chosen = Mapping[str, Sequence[str]]
 
 HOSTS, PORT = "hosts", "cluster_port"
-# Where hosts is a number: the group of the inventory that the plan chooses from.
+# The key for the inventory group from which the plan chooses hosts, if ``hosts`` is a number.
 GROUP = "group"
-# vLLM's own default for its rendezvous is the second port of this block.
+# vLLM's default for its rendezvous is the second port of this block.
 FIRST_PORT, PORTS = 29500, 100
-MOST = 16  # hosts of one model
+MOST = 16  # The most hosts of one model.
 
 
 @dataclass(frozen=True)
 class Members:
-    """The hosts of a model, the head first, and the place of the host that is planned among them."""
+    """The hosts of a model, the head first, and the index of the planned host."""
 
     names: tuple[str, ...]
     rank: int
 
     @property
     def here(self) -> str:
-        """Return the host that is planned."""
+        """Return the planned host."""
         return self.names[self.rank]
 
     @property
     def head(self) -> str:
-        """Return the host whose server answers."""
+        """Return the host whose server answers requests."""
         return self.names[0]
 
 
 @dataclass(frozen=True)
 class Ports:
-    """The ports between the hosts of one model, all of one block that begins with ``cluster_port``.
+    """The ports between the hosts of one model: one block that begins with ``cluster_port``.
 
     supervisors: where the supervisor of the head waits for the others. rendezvous: of vLLM's processes, and of Ray's
     global control store. copies, copies_torch: of data parallel. ray: node manager, object manager, runtime
@@ -61,7 +61,7 @@ class Ports:
 
     @property
     def copies(self) -> int:
-        """Return the port by which copies find the head."""
+        """Return the port on which data-parallel copies find the head."""
         return self.first + 2
 
     @property
@@ -71,12 +71,12 @@ class Ports:
 
     @property
     def ray(self) -> tuple[int, ...]:
-        """Return the ports of the services that Ray has on every host."""
+        """Return the ports of the services that Ray runs on every host."""
         return tuple(range(self.first + 4, self.first + 10))
 
     @property
     def client(self) -> int:
-        """Return the port of Ray's clients, which nobody uses and Ray cannot leave out."""
+        """Return the port of Ray's clients. It is unused, but Ray needs one."""
         return self.first + 10
 
     @property
@@ -91,29 +91,29 @@ class Ports:
 
 
 def entries_of(distributed: Any) -> list[Mapping[str, Any]]:
-    """Return the sound entries of ``vllm_distributed_models``: those that say their hosts, by names or as a number."""
+    """Return the valid entries of ``vllm_distributed_models``: those with hosts, by name or as a number."""
     listed = distributed if isinstance(distributed, list) else []
     return [one for one in listed if isinstance(one, Mapping) and not hosts_problem(one.get(HOSTS))]
 
 
 def is_counted(entry: Mapping[str, Any]) -> bool:
-    """Tell whether the plan chooses the hosts of an entry: it has a number in place of names."""
+    """Return whether an entry has a number of hosts, which the plan chooses."""
     return is_whole(entry.get(HOSTS), 2, MOST)
 
 
 def may_serve(entry: Mapping[str, Any], host: str, groups: Groups | None) -> bool:
-    """Tell whether the plan may choose a host for an entry with a number of hosts, by the groups of the inventory."""
+    """Return whether the plan may choose a host for an entry, by the groups of the inventory."""
     return host in (groups or {}).get(str(entry.get(GROUP)), ())
 
 
 def entry_problems(distributed: Any, host: str, inventory: Collection[str], groups: Groups | None = None) -> list[str]:
-    """Return what is wrong with the hosts of the models that a host sees, and that are about it or about nobody.
+    """Return the problems with the ``hosts`` of distributed models that concern a host or no host at all.
 
     Args:
-        distributed: ``vllm_distributed_models``, as the host sees it.
-        host: its name in the inventory.
-        inventory: the names of all hosts.
-        groups: the hosts of each group of the inventory; None where they are not known.
+        distributed: ``vllm_distributed_models`` of the host.
+        host: Its name in the inventory.
+        inventory: The names of all hosts.
+        groups: The hosts of each inventory group; None if they are unknown.
     """
     found = []
     for place, one in enumerate(distributed if isinstance(distributed, list) else []):
@@ -138,12 +138,12 @@ def entry_problems(distributed: Any, host: str, inventory: Collection[str], grou
 
 
 def _group_problem(entry: Mapping[str, Any], groups: Groups | None) -> str | None:
-    """Return what is wrong with the group that an entry's hosts are chosen from."""
+    """Return the problem with the group from which the hosts of an entry are chosen."""
     group, count = entry.get(GROUP), entry[HOSTS]
     if not is_counted(entry):
         return f"{GROUP} {shown(group)}: is for a number of hosts, such as hosts: 2; leave it out" if group else None
     if group is None:
-        return f"hosts {count}: needs group: NAME, the group of the inventory whose hosts the plan chooses from"
+        return f"hosts {count}: needs group: NAME, the group of the inventory from which the plan chooses the hosts"
     if not isinstance(group, str) or group not in (groups or {group: ()}):
         return f"{GROUP} {shown(group)}: is not a group of the inventory{near(str(group), sorted(groups or {}), 1)}"
     if groups is not None and len(groups[group]) < count:
@@ -152,13 +152,13 @@ def _group_problem(entry: Mapping[str, Any], groups: Groups | None) -> str | Non
 
 
 def hosts_problem(value: Any) -> str | None:
-    """Return what ``hosts`` of an entry must be; None where it is that."""
+    """Return what ``hosts`` of an entry must be, or None if it is valid."""
     if is_whole(value, 2, MOST):
         return None
     fits = isinstance(value, list) and 1 < len(value) <= MOST and all(isinstance(name, str) and name for name in value)
     allowed = (
         f"must be a list of 2 to {MOST} different hosts of the inventory, the head first, such as [gaudi01, gaudi02], "
-        f"or their number, 2 to {MOST}, of which the plan chooses"
+        f"or their number, 2 to {MOST}, if the plan is to choose them"
     )
     return None if fits and len(set(value)) == len(value) else allowed
 
@@ -166,19 +166,19 @@ def hosts_problem(value: Any) -> str | None:
 def host_models(
     models: Any, distributed: Any, host: str, chosen: Chosen | None = None, groups: Groups | None = None
 ) -> Any:
-    """Return the models of a host with its parts of those that run on several hosts.
+    """Return the models of a host, including its parts of models over several hosts.
 
     Args:
-        models: ``vllm_models`` of the host; None where nobody has set it.
-        distributed: ``vllm_distributed_models``, as the host sees it.
-        host: its name in the inventory.
-        chosen: the hosts of models in place of what their entries say, as the plan has chosen them; none where no part
-            of a model is planned in this run. An entry with a number of hosts that is not among them is one of each
-            host that it may be chosen from.
-        groups: the hosts of each group of the inventory; None where they are not known.
+        models: ``vllm_models`` of the host; None if it is not set.
+        distributed: ``vllm_distributed_models`` of the host.
+        host: Its name in the inventory.
+        chosen: The hosts that the plan chose for models, in place of ``hosts`` of their entries. An empty list: this
+            run plans no part of the model. An entry with a number of hosts that is not listed here counts for each
+            host from which the plan may choose.
+        groups: The hosts of each inventory group; None if they are unknown.
 
     Returns:
-        The list; ``models`` as it is where the host can have no part of any, or where it is no list.
+        The list of models, or ``models`` unchanged if the host cannot have a part or ``models`` is not a list.
     """
     parts, offered = [], False
     for one in entries_of(distributed):
@@ -200,39 +200,41 @@ def _part(names: Sequence[str], host: str) -> dict[str, Any]:
 
 
 def members_of(value: Any) -> Members | None:
-    """Return the hosts of a part; None of a model of one host."""
+    """Return the hosts of a part, or None for a model on one host."""
     return Members(tuple(value["names"]), int(value["rank"])) if isinstance(value, Mapping) else None
 
 
 def answers(model: Mapping[str, Any]) -> bool:
-    """Tell whether a model has an endpoint on its host: a worker has none.
+    """Return whether a model has an endpoint on its host. A worker has none.
 
-    model: of a plan, of a launch file, or of what a rollout has saved.
+    Args:
+        model: The model in a plan, a launch file or a snapshot of a rollout.
     """
     return bool((model.get("group") or {"answers": model.get("answers", True)})["answers"])
 
 
 def hosts_of(model: Mapping[str, Any] | None) -> list[str]:
-    """Return the hosts of a model over several, the head first; empty for one that runs on one host.
+    """Return the hosts of a model over several hosts, the head first; empty for a model on one host.
 
-    model: of a plan or of a launch file; None where there is none.
+    Args:
+        model: The model in a plan or a launch file, or None.
     """
     return list(((model or {}).get("group") or {"hosts": []})["hosts"])
 
 
 def left_models(plan: Mapping[str, Any], units: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Return the models that a plan leaves as they are, by the files that they were started with.
+    """Return the models that a plan leaves unchanged, from their launch files.
 
     Args:
-        plan: of a host, as filter vllm_plan returns it.
-        units: those of ``gaudi_services``.
+        plan: The plan of a host, as filter vllm_plan returns it.
+        units: The units in ``gaudi_services``.
     """
     launches = [(units.get(name) or {}).get("launch") for name in plan.get("left") or ()]
     return [{**launch, "state": "started"} for launch in launches if launch]
 
 
 def part_problem(value: Any) -> str | None:
-    """Return what is wrong with ``hosts`` in an entry of ``vllm_models``; a part has what host_models gives it."""
+    """Return the problem with ``hosts`` in an entry of ``vllm_models``. Only host_models may set it."""
     if isinstance(value, Mapping) and set(value) == {"names", "rank"} and not hosts_problem(value["names"]):
         return None
-    return "is for entries of vllm_distributed_models alone, which all hosts of a model see; write the model there"
+    return "is only for entries of vllm_distributed_models, which all hosts of a model see; write the model there"

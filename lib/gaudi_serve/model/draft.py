@@ -1,4 +1,4 @@
-"""Speculative decoding: how many tokens are guessed a step, and the weights of the model that guesses them."""
+"""Speculative decoding: the number of predicted tokens per step, and the weights of the draft model."""
 
 from __future__ import annotations
 
@@ -10,20 +10,20 @@ from typing import Any
 from ..core.errors import is_whole
 from .host import Host
 
-MOST_GUESSED = 1024  # tokens a step
-# These guess without weights of their own, or by what the model's own weights have for it.
+MOST_GUESSED = 1024  # tokens per step
+# Methods without a draft model: they need no weights, or use the model's own.
 WITHOUT_WEIGHTS = ("ngram", "[ngram]", "mtp")
 
 
 @dataclass(frozen=True)
 class Speculation:
-    """The speculative decoding of a model: its ``speculative_config``, empty without it, None for what is neither."""
+    """The speculative decoding of a model: its ``speculative_config``; empty without it, None if it is invalid."""
 
     config: Mapping[str, Any] | None
 
     @classmethod
     def of(cls, spec: Mapping[str, Any]) -> Speculation:
-        """Return what a model says of it, as a mapping or as the text of one."""
+        """Return the speculative decoding of a model, from a mapping or its text."""
         config = spec.get("speculative_config")
         if isinstance(config, str):
             try:
@@ -34,7 +34,7 @@ class Speculation:
 
     @property
     def tokens(self) -> int:
-        """Return the tokens that are guessed a step; 0 without speculative decoding, -1 where nobody says how many."""
+        """Return the predicted tokens per step; 0 without speculative decoding, -1 if the number is not set."""
         if self.config is not None and not self.config:
             return 0
         number = (self.config or {}).get("num_speculative_tokens")
@@ -42,12 +42,12 @@ class Speculation:
 
     @property
     def method(self) -> str:
-        """Return by what tokens are guessed; empty where nobody says it."""
+        """Return the method that predicts tokens, or an empty text if it is not set."""
         return str((self.config or {}).get("method") or "")
 
 
 def draft_model(spec: Mapping[str, Any]) -> str | None:
-    """Return the folder, or the name in a hub, of a draft model with weights of its own; None where there is none."""
+    """Return the folder or hub name of a draft model with its own weights, or None."""
     config = Speculation.of(spec).config or {}
     name, method = config.get("model"), str(config.get("method"))
     own = isinstance(name, str) and name not in ("", *WITHOUT_WEIGHTS, spec.get("weights"))
@@ -55,6 +55,6 @@ def draft_model(spec: Mapping[str, Any]) -> str | None:
 
 
 def draft_bytes(spec: Mapping[str, Any], host: Host) -> int:
-    """Return the bytes of a draft model's weights on the host; 0 where there is none, or nothing is known of it."""
+    """Return the bytes of a draft model's weights on the host; 0 if there is none or the size is unknown."""
     found = host.weights.get(draft_model(spec) or "")
     return found.bytes if found else 0

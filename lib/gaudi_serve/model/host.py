@@ -1,4 +1,4 @@
-"""A host as planning sees it: typed and frozen, made from what module gaudi_facts returns in ``gaudi_host``."""
+"""A host as planning sees it: typed and frozen, made from ``gaudi_host``, which module gaudi_facts returns."""
 
 from __future__ import annotations
 
@@ -13,20 +13,17 @@ from .between import NEITHER, Between
 class Card:
     """One device of a host.
 
-    module_id: its place on the board, by which the vendor's software counts. index: its number in the kernel, by which
-    a container gets it. numa_node: -1 where it lies on none. cpus: ranges of its node's cores, first the physical ones,
-    then their siblings. held_by: the program that uses it. problem: why it cannot be used, whoever holds it; such a
-    card counts as in use. device_id: by which its driver knows it for good, where that is not its module_id.
-
-    name, memory_mib, capability: its own, where a platform says them of each device; capability is what software is
-    built for, such as 8.9 or gfx942. links: by the module_id of another card, the kind of the link to it as the tool of
-    its vendor names it. no_peer: the module_ids of the cards whose memory it cannot read. alone: it works with no other
-    card, as a part of a divided one.
-
-    pcie_gb_s: GB/s in one direction that its slowest link of PCI Express can have; 0 where that is not known.
-
-    serial: its serial number; empty where it is not known. sick: why no new model should run on it; empty where nothing
-    is. excluded: its inventory lets no model run on it.
+    module_id: its place on the board, by which the vendor's software counts. index: its number in the kernel, which
+    containers use. numa_node: -1 if it has none. cpus: ranges of its node's cores, the physical ones first, then
+    their siblings. held_by: the program that uses it. problem: why it cannot be used; such a card counts as in use.
+    device_id: the permanent id that its driver uses, if that is not its module_id.
+    name, memory_mib, capability: of the device, if its platform reports them per device; capability is the target of
+    compiled software, such as 8.9 or gfx942. links: the kind of the link to each other card, by its module_id, in the
+    words of the vendor's tool. no_peer: the module_ids of the cards whose memory it cannot read. alone: it is a slice
+    of a card and cannot work with other cards.
+    pcie_gb_s: the highest rate of its slowest PCI Express link, in GB/s and one direction; 0 if unknown.
+    serial: its serial number; empty if unknown. sick: why no new model should run on it; empty if it is healthy.
+    excluded: the inventory allows no model on it.
     """
 
     module_id: int
@@ -50,7 +47,7 @@ class Card:
 
     @classmethod
     def of(cls, facts: Mapping[str, Any]) -> Card:
-        """Read one of ``modules``."""
+        """Return the card for one entry of ``modules``."""
         node, index = facts.get("numa_node"), facts.get("index")
         return cls(
             int(facts["module_id"]),
@@ -75,22 +72,22 @@ class Card:
 
     @property
     def title(self) -> str:
-        """Return how messages call a card that somebody may have to exchange."""
+        """Return the name of the card in messages, with the serial number for a replacement."""
         return f"card {self.module_id}" + (f" (serial number {self.serial})" if self.serial else "")
 
     @property
     def avoided(self) -> str:
-        """Return in a word why no new model is placed on it; empty where one may be."""
+        """Return why no new model is placed on the card (``excluded``, ``sick``), or an empty text."""
         return "excluded" if self.excluded else "sick" if self.sick else ""
 
     @property
     def end_first(self) -> str:
-        """Return the sentence for a card that a stranger's program must leave first."""
+        """Return the message that another program uses the card and must end."""
         return f"card {self.module_id} is used by {self.held_by or 'another program'}; end it first"
 
 
 def _name(card: Mapping[str, Any]) -> str:
-    """Return how messages call a card of no known module_id."""
+    """Return the name in messages of a card without a known module_id."""
     if card.get("bus_id"):
         return f"card {card['bus_id']}"
     return f"card of index {card['index']}" if card.get("index") is not None else "a card"
@@ -100,8 +97,8 @@ def _name(card: Mapping[str, Any]) -> str:
 class Processor:
     """The processors of a host.
 
-    architecture: as the kernel names it, such as x86_64. name: their model. features: the instructions of theirs that
-    decide what vLLM can do, as the kernel names them. numa_nodes, threads_per_core: 0 where they are not known.
+    architecture: in the kernel's words, such as x86_64. name: the model. features: the instruction sets that decide
+    what vLLM can do, in the kernel's words. numa_nodes, threads_per_core: 0 if unknown.
     """
 
     architecture: str
@@ -112,7 +109,7 @@ class Processor:
 
     @classmethod
     def of(cls, facts: Mapping[str, Any]) -> Processor | None:
-        """Read a ``cpu``; None where facts do not say what they are."""
+        """Return the processors for a ``cpu`` of the facts; None if it has no architecture."""
         if not facts.get("architecture"):
             return None
         return cls(
@@ -126,13 +123,13 @@ class Processor:
 
 @dataclass(frozen=True)
 class LiveModel:
-    """One model of this toolkit that is on a host.
+    """A model of this toolkit that is on a host.
 
-    module_ids: its cards. port: where it listens. active: its unit runs; holds: its container has its cards and its
-    port. digest: of the launch that it was started with. launch, env: what its files have, empty where they are
-    missing; missing: kinds of its files that are. stale: files that have changed since its start. secret_changed:
-    so has its secret. supervisor: SHA-256 of the supervisor that runs, None where it is not known. token: SHA-256
-    of the secret that its hosts share.
+    module_ids: its cards. port: on which it listens. active: its unit runs; holds: its container uses its cards and
+    port. digest: of the launch with which it was started. launch, env: the content of its files, empty if they are
+    missing; missing: the kinds of missing files. stale: files that changed after its start. secret_changed: its
+    secret changed after its start. supervisor: SHA-256 of the running supervisor, None if unknown. token: SHA-256 of
+    the secret that its hosts share.
     """
 
     module_ids: tuple[int, ...] = ()
@@ -150,7 +147,7 @@ class LiveModel:
 
     @classmethod
     def of(cls, facts: Mapping[str, Any]) -> LiveModel:
-        """Read one of ``services``."""
+        """Return the model for one entry of ``services``."""
         return cls(
             module_ids=tuple(int(number) for number in facts.get("module_ids") or ()),
             port=facts.get("port"),
@@ -173,19 +170,19 @@ class LiveModel:
 
     @property
     def command(self) -> tuple[str, ...]:
-        """Return program and arguments of its launch file."""
+        """Return the program and arguments in its launch file."""
         return tuple(str(part) for part in self.launch.get("command") or ())
 
     @property
     def launch_profile(self) -> str | None:
-        """Return the engine that made its launch file; None where an older version of the toolkit has written it."""
+        """Return the engine in its launch file; None if an older version of the toolkit wrote it."""
         return self.launch.get("launch_profile")
 
 
 def live_models(host: Mapping[str, Any] | None) -> dict[str, LiveModel]:
-    """Return the models of this toolkit that are on a host, by its fact ``gaudi_host``.
+    """Return the models of this toolkit that are on a host, from its fact ``gaudi_host``.
 
-    Devices that their driver knows by ids may have other numbers since a boot: the ids of a model's launch say which.
+    Devices with permanent ids can have other numbers after a boot. The ids in the launch file give today's numbers.
     """
     known = host or {}
     numbers = {
@@ -202,7 +199,7 @@ def live_models(host: Mapping[str, Any] | None) -> dict[str, LiveModel]:
 
 @dataclass(frozen=True)
 class Network:
-    """An address of a host, with its interface, the length of its network's prefix, and the MTU in bytes."""
+    """An address of a host: interface, address, prefix length of its network, and MTU in bytes."""
 
     interface: str
     address: str
@@ -212,9 +209,9 @@ class Network:
 
 @dataclass(frozen=True)
 class Clock:
-    """The clock of a host: seconds that it was ahead of the controller's; whether its kernel says that NTP sets it.
+    """The clock of a host: seconds ahead of the controller's, and whether the kernel reports NTP synchronisation.
 
-    None where it is not known.
+    None if unknown.
     """
 
     offset_s: float | None = None
@@ -231,20 +228,19 @@ class Weights:
 
 @dataclass(frozen=True)
 class Host:
-    """What planning reads of a host.
+    """The facts of a host that planning uses.
 
-    accelerator: the name of its platform. device_name: such as HL-225. driver_version: None where nobody has said
-    it, as in facts that were written by hand. ip, interface: those of its default route. addresses: all of its own;
-    None where they are not known. networks: those that other hosts may reach, with their interfaces. names: what
-    names resolve to there. ports: programs by the port that they listen on. weights: by folder; None for one
-    without a readable config.json. weights_unread: of such a one, its file and what is wrong with it. problem: why
-    its devices do not answer. nics: it has network cards for traffic between devices. unusable: devices of no known
-    module_id that cannot be used, by what is known of them: why. device_family: as what devices are served whose
-    name is not known. cdi: its container engine takes CDI names of devices. awaits_driver: its devices answer only
-    when this run has installed their driver. platforms: all of which the host has devices; empty in facts that do
-    not say it. notes: sentences on its devices that are worth a warning. cpu: its processors, where it is served by
-    them; None where facts do not say it. verbs: RDMA devices of its network cards. between: what the inventory says
-    of the network that devices of several hosts use. clock: its own.
+    accelerator: the name of its platform. device_name: such as HL-225. driver_version: None if it is not set, as in
+    facts written by hand. ip, interface: those of its default route. addresses: all its own addresses; None if
+    unknown. networks: those that other hosts may reach, with their interfaces. names: the addresses to which names
+    resolve there. ports: programs by the port on which they listen. weights: by folder; None for a folder without a
+    readable config.json. weights_unread: the file and its problem for such a folder. problem: why its devices do not
+    answer. nics: it has network cards for traffic between devices. unusable: (description, problem) of unusable
+    devices without a known module_id. device_family: the family that unknown devices count as. cdi: its container
+    engine accepts CDI device names. awaits_driver: its devices answer only after this run has installed their driver.
+    platforms: those of all its devices; empty if the facts do not contain it. notes: warnings about its devices.
+    cpu: its processors, if it serves with them; None if unknown. verbs: RDMA devices of its network cards. between:
+    the network between hosts as the inventory describes it. clock: its own.
     """
 
     accelerator: str | None = None
@@ -275,7 +271,7 @@ class Host:
 
     @classmethod
     def of(cls, facts: Mapping[str, Any], between: Between | None = None) -> Host:
-        """Read a ``gaudi_host``; what is wrong in it was said by inventory/facts.py before."""
+        """Return the host for a ``gaudi_host``. inventory/facts.py has already checked it."""
         driver = str(facts["driver_version"] or "unknown") if "driver_version" in facts else None
         weights = (facts.get("weights") or {}).items()
         return cls(
@@ -311,7 +307,7 @@ class Host:
 
     @property
     def held(self) -> dict[int, str]:
-        """Return ``{module_id: model}`` of the cards that this toolkit's own running containers hold."""
+        """Return ``{module_id: model}`` of the cards that this toolkit's running containers use."""
         return {number: name for name, one in self.services.items() if one.runs for number in one.module_ids}
 
     @property
@@ -321,7 +317,7 @@ class Host:
 
     @property
     def unused_cards(self) -> list[str]:
-        """Return a sentence for each card that no model gets though it is here: others hold it, or it is bad."""
+        """Return a sentence for each card that no model gets: another program uses it, or it is unusable."""
         held = [
             f"card {card.module_id} is not used: it is used by {card.held_by or 'another program'}"
             for card in self.cards
@@ -342,11 +338,11 @@ class Host:
 
     @property
     def _bad(self) -> list[tuple[int | None, str, str]]:
-        """Return the bad cards: module_id where it is known, name for messages, problem."""
+        """Return the unusable cards: module_id if known, name for messages, problem."""
         known = [(card.module_id, f"card {card.module_id}", card.problem) for card in self.cards if card.problem]
         return [*known, *((None, name, problem) for name, problem in self.unusable)]
 
     def without_own_use(self) -> Host:
-        """Return the host as the vendor's scripts should see it: cards of this toolkit's own models are free."""
+        """Return the host for the vendor's scripts: cards of this toolkit's own models count as free."""
         cards = tuple(replace(card, in_use=card.in_use and card.module_id not in self.held) for card in self.cards)
         return replace(self, cards=cards)

@@ -1,4 +1,4 @@
-"""Which layers of a model look at what: all tokens, a window of them, or a state of one size in place of them."""
+"""What each layer of a model stores for its tokens: all tokens, a window of them, or a state of fixed size."""
 
 from __future__ import annotations
 
@@ -8,25 +8,25 @@ from dataclasses import dataclass
 from ..core.errors import is_whole
 from .config_json import Config, whole
 
-# A layer keeps keys and values of all tokens, of those in a window, a state in their place, nothing, or who knows what.
+# A layer stores keys and values of all tokens, of a window, a state instead, nothing, or something unknown.
 FULL, WINDOW, STATE, NONE, OTHER = "full", "window", "state", "none", "other"
 STATEFUL = ("linear", "mamba", "recurrent", "conv", "kda", "gated_delta")
 WINDOWED = ("sliding", "chunked", "local")
-# Of kinds of models whose config.json lists no layers: each such layer looks at all tokens, the others at a window.
+# For model types whose config.json lists no layers: each n-th layer sees all tokens, the others see a window.
 EACH_FULL = {"gemma2": 2, "gemma3": 6, "gpt_oss": 2, "cohere2": 4, "llama4": 4}
-# A letter a layer in hybrid_override_pattern of Nemotron-H; the others are without attention.
+# Letters of hybrid_override_pattern of Nemotron-H, one per layer. Other letters have no attention.
 NEMOTRON = {"M": STATE, "*": FULL}
-# Models of these kinds encode a text at once and keep nothing of it.
+# Models of these types encode a text at once and store nothing.
 ENCODERS = ("bert", "roberta", "xlm-roberta", "modernbert", "nomic_bert", "distilbert", "electra", "deberta", "mpnet")
 MOST_LAYERS = 1024
 
 
 @dataclass(frozen=True)
 class Mamba:
-    """The state of a layer of Mamba or of linear attention, by the names of Mamba.
+    """The state of a layer of Mamba or of linear attention, in Mamba's terms.
 
-    heads, head_dim, states: of the state itself, which is as large as their product. groups: how many share the inputs
-    that its convolution has besides. taps: tokens that the convolution looks back. wide: the state is of float32.
+    heads, head_dim, states: the size of the state is their product. groups: of the additional inputs of the
+    convolution. taps: tokens that the convolution looks back. wide: the state is float32.
     """
 
     heads: int
@@ -38,14 +38,14 @@ class Mamba:
 
 
 def layer_kinds(config: Config, text: Config) -> tuple[str, ...]:
-    """Return what each layer of the text model keeps; nothing where it is not known how many it has."""
+    """Return what each layer of the text model stores; empty if the number of layers is unknown."""
     count = min(whole(text, "num_hidden_layers") or 0, MOST_LAYERS)
     if str(config.get("model_type")).startswith(ENCODERS):
         return (NONE,) * count
-    if text.get("compress_ratios"):  # DeepSeek V4 joins tokens, by another number a layer
+    if text.get("compress_ratios"):  # DeepSeek V4 joins tokens, at another ratio in each layer.
         return (OTHER,) * count
     found = _listed(text, count) or _hybrid(text, count) or _windowed(config, text, count)
-    # The last layers of some models use the cache of layers before them.
+    # The last layers of some models use the cache of earlier layers.
     shared = min(whole(text, "num_kv_shared_layers") or 0, count)
     return (*found[: count - shared], *(NONE,) * shared)
 
@@ -69,7 +69,7 @@ def _kind(name: str) -> str:
 
 
 def _hybrid(text: Config, count: int) -> tuple[str, ...]:
-    """Return the kinds of a model that says by a number or a list which of its layers have attention."""
+    """Return the layer kinds of a model whose config.json gives its attention layers as a number or a list."""
     if interval := whole(text, "full_attention_interval"):
         return tuple(FULL if (place + 1) % interval == 0 else STATE for place in range(count))
     if period := whole(text, "attn_layer_period"):  # Jamba
@@ -77,7 +77,7 @@ def _hybrid(text: Config, count: int) -> tuple[str, ...]:
         first = offset if is_whole(offset, 0, MOST_LAYERS) else 0
         return tuple(FULL if place % period == first % period else STATE for place in range(count))
     linear, listed = text.get("linear_attn_config"), text.get("attn_type_list")
-    if isinstance(linear, Mapping) and isinstance(linear.get("kda_layers"), list):  # Kimi Linear; it counts from 1
+    if isinstance(linear, Mapping) and isinstance(linear.get("kda_layers"), list):  # Kimi Linear counts from 1.
         return tuple(STATE if place + 1 in linear["kda_layers"] else FULL for place in range(count))
     if isinstance(listed, list) and listed:  # MiniMax
         return tuple(FULL if kind == 1 else STATE for kind in listed[:count])
@@ -94,14 +94,14 @@ def _windowed(config: Config, text: Config, count: int) -> tuple[str, ...]:
 
 
 def window_of(text: Config) -> int | None:
-    """Return the tokens of a window, or of a chunk, at which some layers look; None without."""
+    """Return the tokens of the window or chunk that some layers see, or None."""
     if text.get("use_sliding_window") is False:
         return None
     return whole(text, "sliding_window") or whole(text, "attention_chunk_size")
 
 
 def state_of(text: Config) -> Mamba | None:
-    """Return the state that each stateful layer keeps; None where a config.json says nothing of one."""
+    """Return the state that each stateful layer stores; None if the config.json describes none."""
     wide = "float32" in (text.get("mamba_ssm_dtype"), text.get("mamba_ssm_cache_dtype"))
     linear = [whole(text, f"linear_{name}") for name in ("num_value_heads", "value_head_dim", "key_head_dim")]
     if all(linear):
@@ -115,21 +115,21 @@ def state_of(text: Config) -> Mamba | None:
 
 
 def _mamba(text: Config, wide: bool) -> Mamba | None:
-    """Return the state of Mamba 2, as Granite 4, Falcon-H1 and Nemotron-H name its figures."""
+    """Return the state of Mamba 2, from the keys of Granite 4, Falcon-H1 or Nemotron-H."""
     for names in (
         ("mamba_n_heads", "mamba_d_head", "mamba_d_state", "mamba_n_groups", "mamba_d_conv"),
         ("mamba_num_heads", "mamba_head_dim", "ssm_state_size", "n_groups", "conv_kernel"),
     ):
         heads, width, states, groups, taps = (whole(text, name) for name in names)
         if heads and width and states:
-            # Nemotron-H keeps float32 where its config.json says nothing.
+            # Nemotron-H uses float32 unless its config.json sets another type.
             unsaid = "n_groups" in names and text.get("mamba_ssm_cache_dtype") is None
             return Mamba(heads, width, states, groups or 1, (taps or 4) - 1, wide or unsaid)
     return None
 
 
 def _first_mamba(text: Config) -> Mamba | None:
-    """Return the state of the first Mamba, as Jamba has it: no groups, and one head as wide as all."""
+    """Return the state of the first Mamba, from Jamba's keys: no groups, and one head as wide as all."""
     states, size = whole(text, "mamba_d_state"), whole(text, "hidden_size")
     if not (states and size):
         return None
@@ -137,6 +137,6 @@ def _first_mamba(text: Config) -> Mamba | None:
 
 
 def _lfm(text: Config) -> Mamba | None:
-    """Return the state of a convolution alone, as LFM2 has it."""
+    """Return the state of a convolution only, from LFM2's keys."""
     taps, size = whole(text, "conv_L_cache"), whole(text, "hidden_size")
     return Mamba(size, 1, 0, 0, taps - 1) if taps and size else None

@@ -1,7 +1,7 @@
-"""Objectives of a model, which a user writes as its key ``slo``: the share of good requests, as a budget that burns.
+"""Objectives of a model, its key ``slo``: the share of good requests, whose complement is an error budget.
 
-A budget burns fast where it would be used up within two days, slowly where within five. A request is good where its
-time is at most the objective. Only limits of the server's histogram can be counted, so an objective must be one.
+A budget burns fast if it would be used up within two days, and slowly if within five. A request is good if its time
+is at most the objective. The server counts only the limits of its histogram, so an objective must be one of them.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any
 
 from ..core.errors import is_number, mapping, refusal
 
-# Limits of vLLM's histograms, in seconds: the same in every release.
+# Limits of vLLM's histograms, in seconds. They are the same in every release.
 FIRST_TOKEN = (
     *(0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0, 20.0, 40.0, 80.0),
     *(160.0, 640.0, 2560.0),
@@ -29,10 +29,10 @@ TIMES = {"ttft_s": FIRST_TOKEN, "itl_s": BETWEEN_TOKENS}
 
 @dataclass(frozen=True)
 class Objectives:
-    """What a model promises.
+    """The objectives of a model.
 
     ttft_s: seconds to the first token. itl_s: seconds between two tokens. share: part of the requests (for itl_s, of
-    the tokens) that must keep these times. errors: part of the requests that may fail. What is None is not promised.
+    the tokens) that must meet these times. errors: part of the requests that may fail. None: no objective.
     """
 
     ttft_s: float | None = None
@@ -42,7 +42,7 @@ class Objectives:
 
     @property
     def any(self) -> bool:
-        """Tell whether anything is promised."""
+        """Return whether there is an objective."""
         return (self.ttft_s, self.itl_s, self.errors) != (None, None, None)
 
 
@@ -50,12 +50,12 @@ def read_objectives(model: str, slo: Any) -> Objectives:
     """Return the objectives of a model.
 
     Args:
-        model: its name, which begins the message of an error.
-        slo: its key ``slo``; None where it has none.
+        model: The name of the model, which begins the message of an error.
+        slo: Its key ``slo``, or None.
 
     Raises:
-        InputError: for what is not a mapping, an unknown key, a share that is none, a share without a time, or a time
-            that is not a limit of vLLM's histogram; the message names the nearest limits.
+        InputError: The value is not a mapping, a key is unknown, a share is invalid or has no time, or a time is not
+            a limit of vLLM's histogram. The message names the nearest limits.
     """
     given = mapping(model, KEY, {} if slo is None else slo, "a mapping of objectives, such as {ttft_s: 2.5}")
     known = (*TIMES, "errors", "share")
@@ -72,7 +72,7 @@ def read_objectives(model: str, slo: Any) -> Objectives:
 
 
 def _must_be_limit(model: str, name: str, value: Any) -> None:
-    """Refuse a time that the histogram cannot count."""
+    """Refuse a time that is not a limit of the histogram."""
     limits = TIMES[name]
     if not is_number(value, 0, limits[-1] * 1000):
         raise refusal(model, f"{KEY}.{name}", value, "is not a number of seconds")
@@ -83,15 +83,15 @@ def _must_be_limit(model: str, name: str, value: Any) -> None:
 
 
 def read_all(models: Mapping[str, Any]) -> dict[str, Objectives]:
-    """Return the objectives of all models that have some, by their names.
+    """Return the objectives of all models that have some, by model name.
 
     Raises:
-        InputError: as ``read_objectives``.
+        InputError: See ``read_objectives``.
     """
     found = {str(model): read_objectives(str(model), slo) for model, slo in models.items()}
     return {model: one for model, one in sorted(found.items()) if one.any}
 
 
 def limit_text(seconds: float) -> str:
-    """Return a limit as vLLM writes it in the label le."""
+    """Return a limit as vLLM writes it in the label ``le``."""
     return repr(float(seconds))

@@ -1,4 +1,4 @@
-"""A model as it is wished for: the one merge of what all layers say, and what the plan reads of it."""
+"""A requested model: the keys merged from all layers, and the values that the plan reads from them."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from .shared import OWN, SHARED, members
 class Spec(Mapping[str, Any]):
     """The keys of one model, frozen.
 
-    Most keys are options of vLLM, which change with its releases; so it is a mapping, of which the plan's own keys have
-    names and types. A key without a value is none.
+    Most keys are options of vLLM and change with its releases. So it is a mapping, with typed properties for the
+    plan's own keys. Keys without a value are left out.
     """
 
     keys_of: Mapping[str, Any]
 
     def __post_init__(self) -> None:
-        """Leave out keys without a value, and let nobody change the others."""
+        """Leave out keys without a value, and make the others read-only."""
         known = {key: value for key, value in self.keys_of.items() if value is not None}
         object.__setattr__(self, "keys_of", MappingProxyType(known))
 
@@ -31,11 +31,11 @@ class Spec(Mapping[str, Any]):
         return self.keys_of[key]
 
     def __iter__(self) -> Iterator[str]:
-        """Go through the keys, in the order in which they were written."""
+        """Return the keys in the order in which they were written."""
         return iter(self.keys_of)
 
     def __len__(self) -> int:
-        """Return how many keys there are."""
+        """Return the number of keys."""
         return len(self.keys_of)
 
     def but(self, **changed: Any) -> Spec:
@@ -44,7 +44,7 @@ class Spec(Mapping[str, Any]):
 
     @property
     def name(self) -> str:
-        """Return the name of the model, which its unit has too."""
+        """Return the name of the model and of its unit."""
         return str(self["name"])
 
     @property
@@ -54,7 +54,7 @@ class Spec(Mapping[str, Any]):
 
     @property
     def served(self) -> tuple[Spec, ...]:
-        """Return the models that its server serves: itself, then those that share its card, each complete."""
+        """Return the models of its server: this one, then those that share its card, each complete."""
         others = members(self)
         if not others:
             return (self,)
@@ -64,30 +64,30 @@ class Spec(Mapping[str, Any]):
 
     @property
     def cards(self) -> int:
-        """Return how many devices of one host it takes: its tensors, layers and copies are spread over them."""
+        """Return the number of devices per host, over which its tensors, layers and copies are spread."""
         return self.tensors * self.stages * self.copies // self.nodes
 
     @property
     def cards_said(self) -> str:
-        """Return which keys say how many devices it takes, for a sentence."""
+        """Return the keys that set the number of devices, for a message."""
         keys = ("pipeline_parallel_size", "data_parallel_size_local", "data_parallel_size")
         others = [f" and {key} {self[key]}" for key in keys if self.get(key) not in (None, 1)]
         return f"tensor_parallel_size is {self.tensors}{''.join(others)}"
 
     @property
     def members(self) -> Members | None:
-        """Return the hosts that it runs on; None where that is one."""
+        """Return the hosts of a model over several hosts, or None."""
         return members_of(self.get(HOSTS))
 
     @property
     def nodes(self) -> int:
-        """Return over how many hosts the tensors and layers of one copy are spread."""
+        """Return the number of hosts over which one copy's tensors and layers are spread."""
         members = self.members
         return len(members.names) if members and not self.copied_over_hosts else 1
 
     @property
     def copied_over_hosts(self) -> bool:
-        """Tell whether each of its hosts has copies of its own, which are complete."""
+        """Return whether each of its hosts has its own complete copies."""
         return self.members is not None and int(self.get("data_parallel_size") or 1) > 1
 
     @property
@@ -97,35 +97,35 @@ class Spec(Mapping[str, Any]):
 
     @property
     def answers(self) -> bool:
-        """Tell whether its server on this host has an endpoint."""
+        """Return whether its server on this host has an endpoint."""
         hybrid = self.copied_over_hosts and bool(self.get("data_parallel_hybrid_lb"))
         return self.members is None or self.members.rank == 0 or hybrid
 
     @property
     def tensors(self) -> int:
-        """Return how many devices its tensors are split over."""
+        """Return the number of devices over which its tensors are split."""
         return int(self["tensor_parallel_size"])
 
     @property
     def stages(self) -> int:
-        """Return how many groups of devices its layers are spread over."""
+        """Return the number of device groups over which its layers are spread."""
         return int(self.get("pipeline_parallel_size") or 1)
 
     @property
     def copies(self) -> int:
-        """Return how many copies of it on this host share the requests."""
+        """Return the number of copies on this host that share the requests."""
         copies = int(self.get("data_parallel_size") or 1)
         local = copies // len(self.members.names) if self.members and copies > 1 else copies
         return int(self.get("data_parallel_size_local") or local or 1)
 
     @property
     def module_ids(self) -> tuple[int, ...]:
-        """Return the devices that it names."""
+        """Return the devices that the entry names."""
         return tuple(self.get("module_ids") or ())
 
     @property
     def port(self) -> int:
-        """Return the port that its server listens on."""
+        """Return the port on which its server listens."""
         return int(self["port"])
 
     @property
@@ -135,5 +135,5 @@ class Spec(Mapping[str, Any]):
 
     @property
     def stopped(self) -> bool:
-        """Tell whether it keeps its cards without being served."""
+        """Return whether it is stopped. It keeps its cards."""
         return self.get("state") == "stopped"

@@ -1,8 +1,8 @@
-"""Names of the options that vLLM's server takes, with underscores, by the release of the serving image.
+"""Names of the options of vLLM's server, with underscores, for each release of the serving image.
 
-The serving image has the last word; this list is there to catch, before anything is changed, a misspelt key or one of
-another release. Left out are ``model`` and ``config``, which this toolkit sets, ``api_key`` and ``hf_token``, which
-would end up in a process list.
+The serving image decides in the end. This list finds a misspelt key, or a key of another release, before anything is
+changed. It leaves out ``model`` and ``config``, which the toolkit sets, and ``api_key`` and ``hf_token``, which would
+appear in a process list.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ BOTH = frozenset(
     use_tqdm_on_load uvicorn_log_level worker_cls worker_extension_cls
     """.split()
 )
-# The vendor's fork of release 1.21: vLLM 0.8.5 and its Gaudi options, as the parsers of its branches have them.
+# The vendor's fork of release 1.21: vLLM 0.8.5 with Gaudi options, from the parsers of its branches.
 FORK_1_21 = BOTH | frozenset(
     """
     calculate_kv_scales cuda_graph_sizes device disable_async_output_proc
@@ -52,7 +52,7 @@ FORK_1_21 = BOTH | frozenset(
     use_padding_aware_scheduling use_v2_block_manager weights_load_device
     """.split()
 )
-# vLLM 0.32 for CPUs, as its own parser lists them.
+# vLLM 0.32 for CPUs, from the list of its own parser.
 VLLM_0_32 = BOTH | frozenset(
     """
     aggregate_engine_logging all2all_backend allow_deprecated_quantization allowed_media_domains
@@ -112,23 +112,23 @@ VLLM_0_32 = BOTH | frozenset(
     weight_transfer_config
     """.split()
 )
-# What vLLM 0.33 has besides, by its source.
+# Additional options of vLLM 0.33, from its source.
 VLLM_0_33 = VLLM_0_32 | {"monokernel", "reasoning_effort_map", "sleep_mode_backend", "watchdog_config"}
-# What the fork of release 1.22 has besides.
+# Additional options of the fork of release 1.22.
 FORK_1_22 = frozenset(("disable_hybrid_kv_cache_manager", "enable_multimodal_encoder_data_parallel"))
 OPTION_NAMES = FORK_1_21 | FORK_1_22 | VLLM_0_33
-# Of the fork alone: upstream vLLM, which the plugin is for, stops at them.
+# Options that only the fork has. Upstream vLLM, which the plugin is for, refuses them.
 FORK_ONLY = (FORK_1_21 | FORK_1_22) - VLLM_0_32
 
 _VERSION = re.compile(r"0\.(\d+)\.")
 
 
 def vllm_options(release: str) -> frozenset[str]:
-    """Return the options of vLLM's own images of a version, such as 0.32.1; those of the newest for all else."""
+    """Return the options of vLLM's own images of a version such as 0.32.1, or else those of the newest version."""
     found = _VERSION.match(release)
     return VLLM_0_32 if found and int(found[1]) < 33 else VLLM_0_33
 
 
 BLOCK = 128  # tokens of a KV-cache block
-# max_model_len: as long as fits, which vLLM decides at its start; as a user may write it, and as the plan has it.
+# max_model_len as the user writes it and as the plan stores it: vLLM chooses the longest context that fits.
 AUTO_LENGTHS, AUTO_LENGTH, AUTO_LENGTH_SINCE = ("auto", -1), -1, "0.14"

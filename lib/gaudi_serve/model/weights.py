@@ -1,4 +1,4 @@
-"""What is known of a model's weights: on its host, or by what a user or the catalog says."""
+"""Facts about a model's weights: from its host, or from the entry or the catalog."""
 
 from __future__ import annotations
 
@@ -12,29 +12,29 @@ from .spec import Spec
 
 
 def here(spec: Spec, host: Host) -> Weights:
-    """Return what is in the folder of a model's weights on the host; nothing where it is not there."""
+    """Return the facts of the folder of a model's weights on the host; empty if there is no folder."""
     return host.weights.get(spec.weights) or Weights()
 
 
 def architecture_of(spec: Spec, host: Host) -> Architecture:
-    """Return a model's architecture by the config.json on the host, else by what the catalog says of it."""
+    """Return a model's architecture from the config.json on the host, or else from the catalog."""
     return Architecture.of(here(spec, host).config or spec.get("config") or {})
 
 
 def weight_bytes(spec: Spec, host: Host) -> int:
-    """Return the bytes of a model's weights on the host, else what the catalog says; 0 if neither knows."""
+    """Return the bytes of a model's weights from the host, or else from the catalog; 0 if unknown."""
     said = int(spec.get("weight_bytes") or 0)
     found = here(spec, host).bytes
-    # What is not whole yet will be completed from its source.
+    # Incomplete weights will be completed from their source.
     return max(found, said) if spec.get("source") else found or said
 
 
 @dataclass(frozen=True)
 class WeightsFacts:
-    """What is known of the weights of a model, read once.
+    """Facts about the weights of a model, read once.
 
-    architecture: what its config.json says; on_host: whether it is the one on the host. size: bytes of all
-    files, 0 where they are not known; here: of those on the host. draft: bytes of a draft model's weights.
+    architecture: from its config.json; on_host: whether that file is on the host. size: bytes of all files, 0 if
+    unknown; here: bytes on the host. draft: bytes of a draft model's weights.
     """
 
     architecture: Architecture
@@ -45,7 +45,7 @@ class WeightsFacts:
 
     @classmethod
     def of(cls, spec: Spec, host: Host) -> WeightsFacts:
-        """Return what is known of a model's weights on a host."""
+        """Return the facts about a model's weights on a host."""
         found = here(spec, host)
         return cls(
             architecture=architecture_of(spec, host),
@@ -56,5 +56,5 @@ class WeightsFacts:
         )
 
     def said(self, spec: Spec) -> tuple[str, Any, str]:
-        """Return key and value by which a finding names where config comes from, and the words before its sentence."""
+        """Return the key, the value and the start of the message for a finding about the config."""
         return ("weights", spec.weights, "its config.json: ") if self.on_host else ("config", None, "")

@@ -1,1 +1,1 @@
-"""From what is wanted to what is to run: complete, check, place, launch, cost, digest; what differs, what goes down."""
+"""From the request to the launch: complete, check, place, launch, cost, digest, pending changes and downtime."""

@@ -1,4 +1,4 @@
-"""The one assembly of a host's plan: what is requested and what is there become models, findings and warnings."""
+"""The assembly of a host's plan: models, findings and warnings, from the request and the facts."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Known = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class Assembled:
-    """The plan of a host: ``models`` as filter vllm_plan returns them, all findings, and warnings as sentences."""
+    """The plan of a host: ``models`` as filter vllm_plan returns them, all findings, and the warnings."""
 
     models: dict[str, Any]
     findings: list[Finding]
@@ -31,14 +31,14 @@ class Assembled:
 
 @dataclass(frozen=True)
 class Peer:
-    """Another host of a model: what is requested of it, and its facts."""
+    """Another host of a model: its requested state and its facts."""
 
     wanted: Wanted
     facts: Known
 
     @property
     def address(self) -> str:
-        """Return where the other hosts of a model reach it."""
+        """Return the address at which the other hosts of a model reach this host."""
         return self.wanted.cluster_address or str(self.facts["gaudi_host"].get("ip") or "")
 
 
@@ -53,13 +53,13 @@ def assemble(
     """Return the plan of a host.
 
     Args:
-        name: how messages call the host.
-        wanted: what is requested of it.
-        facts: ``gaudi_host``, and where they are known ``gaudi_system`` and ``gaudi_services``.
-        runtime: ``gaudi_runtime``; None where it is not known.
-        gateways: hosts of the inventory that are gateways.
-        peers: the hosts of its models over several hosts, itself among them, as each of them sees it; those that could
-            not be read are missing.
+        name: The name of the host in messages.
+        wanted: The requested state of the host.
+        facts: ``gaudi_host``, and if known ``gaudi_system`` and ``gaudi_services``.
+        runtime: ``gaudi_runtime``; None if unknown.
+        gateways: The gateway hosts of the inventory.
+        peers: The hosts of its models over several hosts, including itself, each with its own facts. Hosts that
+            could not be read are missing.
     """
     host, models = facts["gaudi_host"], wanted.models
     images, findings = _images(name, wanted)
@@ -84,7 +84,7 @@ def assemble(
 
 
 def _planned(name: str, own: Peer, peers: Mapping[str, Peer]) -> HostPlan:
-    """Return the plan of a host, whose models know their parts on the others."""
+    """Return the plan of a host, with the parts of its models on other hosts."""
     addresses = {host: one.address for host, one in peers.items()}
     plans = {host: planned_alone(host, one, addresses) for host, one in peers.items()}
     mine = planned_alone(name, own, addresses)
@@ -92,19 +92,19 @@ def _planned(name: str, own: Peer, peers: Mapping[str, Peer]) -> HostPlan:
 
 
 def planned_alone(name: str, peer: Peer, addresses: Mapping[str, str]) -> HostPlan:
-    """Return the plan of a host whose models do not know their parts on other hosts yet.
+    """Return the plan of a host, without the parts of its models on other hosts.
 
     Args:
-        name: the host.
-        peer: what is requested of it, and its facts.
-        addresses: by host, where those of models over several hosts reach each other.
+        name: The host.
+        peer: Its requested state and its facts.
+        addresses: By host, the address for models over several hosts.
     """
     wanted = replace(peer.wanted, models=peer.wanted.models or [])
     return plan_models(name, wanted, peer.facts["gaudi_host"], _images(name, peer.wanted)[0] or [], addresses)
 
 
 def _kept_images(peer: Peer) -> dict[str, str]:
-    """Return the ids of the images on a host, but for those that a run brings."""
+    """Return the ids of the images on a host, without the images that the run fetches."""
     images = (peer.facts.get("gaudi_services") or {}).get("images")
     if not isinstance(images, Mapping):
         return {}
@@ -113,14 +113,14 @@ def _kept_images(peer: Peer) -> dict[str, str]:
 
 
 def _left_hosts(name: str, host: Known, models: Sequence[Known]) -> list[str]:
-    """Return the hosts that a model leaves, on which its parts wait until a run removes them."""
+    """Return a warning for each model with hosts that it leaves. Its parts stay there until a run removes them."""
     planned = {str(one["name"]): hosts_of(one) for one in models}
     warnings = []
     for model, live in host["services"].items():
         left = [other for other in hosts_of(live.get("launch")) if other not in (name, *planned.get(model, []))]
         if left:
             warnings.append(
-                f"{name}: model {model} served on {', '.join(left)} too, where its part waits until a run with these "
+                f"{name}: model {model} also runs on {', '.join(left)}; its part stays there until a run with these "
                 "hosts removes it"
             )
     return warnings
@@ -150,7 +150,7 @@ def _of_host(
 
 
 def unset_models(name: str, services: Mapping[str, Any]) -> str:
-    """Return the sentence for a host that serves models while its inventory names none."""
+    """Return the message for a host that serves models while its inventory names none."""
     return (
         f"{name}: vllm_models is not set, but this host serves {', '.join(services)}; set vllm_models: [] to remove "
         "them all"
@@ -158,7 +158,7 @@ def unset_models(name: str, services: Mapping[str, Any]) -> str:
 
 
 def _images(name: str, wanted: Wanted) -> tuple[list[dict[str, Any]] | None, list[Finding]]:
-    """Return the images, None where one is wrong: what a model may name is not known then."""
+    """Return the images, or None if one is wrong, because the allowed names are then unknown."""
     images: list[dict[str, Any]] = []
     findings = []
     for entry in wanted.images or []:
@@ -175,14 +175,14 @@ def _text(runtime: Known | None, key: str) -> str | None:
 
 
 def _without_cores(name: str, host: Known) -> list[str]:
-    """Return what facts leave out that a plan goes without."""
+    """Return a warning if the facts have no cores for the cards."""
     bound = any(module["cpus"] and module["numa_node"] >= 0 for module in host["modules"])
     text = f"{name}: facts: no card has cpus and a numa_node, so no model is bound to cores"
     return [text] if host["modules"] and not bound else []
 
 
 def _strange_secrets(name: str, secrets: Any, models: Sequence[Any]) -> list[str]:
-    """Return names in ``vllm_secrets`` that are a slip: of no model here, but near one that has no secrets."""
+    """Return warnings for names in ``vllm_secrets`` that are no model, but similar to a model without secrets."""
     if not isinstance(secrets, Mapping):
         return []
     named = [str(model["name"]) for model in models if isinstance(model, Mapping) and "name" in model]

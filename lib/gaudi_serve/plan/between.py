@@ -1,4 +1,4 @@
-"""What a model needs whose devices talk over network cards: between hosts, and between the groups of one host."""
+"""Additions to a container whose devices use network cards, between hosts or between card groups of one host."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from .model import Container
 
 
 def crosses_nics(spec: Spec, host: Host, cards: int) -> bool:
-    """Tell whether a model's devices talk over network cards.
+    """Return whether a model's devices communicate over network cards.
 
-    They do where it runs on several hosts, or has more cards than a group of linked ones has.
+    They do if it runs on several hosts, or has more cards than a group of linked cards.
 
     Args:
-        spec: the model.
-        host: where a part of it is planned.
-        cards: how many it has there.
+        spec: The model.
+        host: The host with a part of it.
+        cards: The number of its cards there.
     """
     if host.between.kind != NICS or not cards:
         return False
@@ -29,7 +29,7 @@ def crosses_nics(spec: Spec, host: Host, cards: int) -> bool:
 
 
 def with_nics(container: Container, host: Host) -> Container:
-    """Return a container that may use the network cards too: their nodes, and memory that stays where it is."""
+    """Return a container that may also use the network cards: their device nodes, and locked memory."""
     access = container.access
     if access is None:
         return container

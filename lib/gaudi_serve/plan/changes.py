@@ -1,4 +1,4 @@
-"""What a run would change on a host: the plan against what its units were started with."""
+"""The changes that a run would make on a host: the plan compared with the launches of the running units."""
 
 from __future__ import annotations
 
@@ -22,18 +22,17 @@ def vllm_plan_changes(
     but: Collection[str | None] = (),
     supervisor: str | None = None,
 ) -> list[str]:
-    """Return the difference of the planned models and the live ones, as lines to read.
+    """Return the differences between the planned and the live models, as lines of text.
 
     Args:
-        models: the models of a plan.
+        models: The models of a plan.
         services: ``gaudi_host.services`` of the host.
-        but: models that are requested though not planned, such as those that a plan's errors name;
-            they are not to be removed.
-        supervisor: SHA-256 of the supervisor that a run would bring; None for the toolkit's own.
+        but: Models that are requested but not planned, such as those with findings. They are not removed.
+        supervisor: SHA-256 of the supervisor that a run would install; None for the toolkit's own.
 
     Returns:
-        One line a model that would be started, restarted, stopped or removed, and below it one line a
-        difference: ``~`` from live to planned, ``+`` new, ``-`` gone. Nothing where nothing differs.
+        One line per model that would be started, restarted, stopped or removed, followed by one line per difference:
+        ``~`` from live to planned, ``+`` new, ``-`` removed. Empty if nothing differs.
     """
     lines: list[str] = []
     live = {name: LiveModel.of(one) for name, one in services.items()}
@@ -47,7 +46,7 @@ def vllm_plan_changes(
 
 
 def _named(name: str, live: LiveModel | None, planned: Mapping[str, Any] | None = None) -> str:
-    """Return the name of a server, with the other models that it serves now or is to serve."""
+    """Return the name of a server, with the other models that it serves now or will serve."""
     now = served_names(name, live.command if live else ())[1:]
     then = [one["served_model_name"] for one in (planned or {}).get("served", [])[1:]]
     others = list(dict.fromkeys([*now, *then]))
@@ -68,24 +67,24 @@ def _of_model(name: str, model: Mapping[str, Any], live: LiveModel | None, super
         return [f"~ {name}: start {_start(model)}"]
     if live.secret_changed:
         return [restart]
-    return [f"~ {name}: {text} (its server goes on)" for text in _beside(live, supervisor)]
+    return [f"~ {name}: {text} (its server keeps running)" for text in _beside(live, supervisor)]
 
 
 def _elsewhere(live: LiveModel, model: Mapping[str, Any]) -> str:
-    """Return why a model restarts whose own launch is the same."""
+    """Return why a model restarts although its own launch is unchanged."""
     now, then = live.launch.get("group") or {}, model.get("group") or {}
     if now.get("id") == then.get("id"):
-        return "its files are newer than its server: an earlier run was cut off"
+        return "its files are newer than its server: an earlier run was interrupted"
     before, after = hosts_of(live.launch), hosts_of(model)
     if before != after:
         return f"~ hosts: {some_names(before) or 'this host'} -> {some_names(after) or 'this host'}"
-    return "all its parts restart: another one of them changes, or what its hosts share"
+    return "all its parts restart: another part changes, or a setting that its hosts share"
 
 
 def _beside(live: LiveModel, supervisor: str | None) -> list[str]:
-    """Return what a run does around a server that goes on."""
+    """Return the changes around a server that keeps running."""
     missing = [MISSING[kind] for kind in live.missing if kind in MISSING]
-    lines = [f"write its {' and its '.join(missing)} anew"] if missing else []
+    lines = [f"write its {' and its '.join(missing)} again"] if missing else []
     return lines + ["replace its supervisor"] * (live.supervisor not in (None, supervisor))
 
 
@@ -97,13 +96,13 @@ def _own() -> str | None:
 def _changed(live: LiveModel, model: Mapping[str, Any]) -> list[str]:
     planned = _planned_view(model)
     if "read_only" not in live.launch:
-        # Facts that were saved before this was read.
+        # Older facts do not have this key.
         del planned["root"]
     return differences(launch_view(live.launch, live.env), planned)
 
 
 def _start(model: Mapping[str, Any]) -> str:
-    """Return where a model starts, and where it answers."""
+    """Return where a model starts, and on which port it answers."""
     if not answers(model):
         return f"a part of it on {_place(model)}; {hosts_of(model)[0]} answers"
     others = hosts_of(model)[1:]

@@ -1,4 +1,4 @@
-"""What of a model's request cannot be on this host: (key, value, what is allowed), before anything is changed."""
+"""Checks of a model's request against its host: (key, value, what is allowed), before anything is changed."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ from .version import served_by, stated_version, version_problems
 def host_problems(
     spec: Spec, host: Host, weights: Sequence[WeightsFacts], release: str, weights_come: bool
 ) -> list[Problem]:
-    """Return what is wrong with a model before its cards are known; ``weights`` are those of each model it serves."""
+    """Return the problems with a model before its cards are chosen; ``weights`` has one item per served model."""
     problems: list[Problem] = []
-    # A stopped model's port may be somebody else's by now.
+    # Another program may use a stopped model's port now.
     own_ports = {service.port for service in host.services.values() if service.runs}
     program = host.ports.get(spec.port)
     if program and spec.answers and spec.port not in own_ports:
@@ -41,7 +41,7 @@ def host_problems(
     problems += platform.problems(spec) + platform.image_problems(spec, release) + _foreign_image(spec, platform)
     problems += [(key, spec[key], text) for key, text in platform.lacks.items() if spec.get(key) not in (None, False)]
     problems += _engine_problems(spec, engine_of(spec), platform, release) + _length_problems(spec)
-    # An engine for one model is refused above; of the others it has no defaults to judge them by.
+    # An engine that cannot share a card is refused above, and it has no defaults for the other models.
     for place, one in enumerate(spec.served if engine_of(spec).share else spec.served[:1]):
         found = weights[place]
         problems_here = _model_problems(one, host, found, release, weights_come) or kind_problems(one, found)
@@ -52,7 +52,7 @@ def host_problems(
 
 
 def _length_problems(spec: Spec) -> list[Problem]:
-    """Return whether a model's vLLM is too old to choose its context by itself."""
+    """Return the problem if a model's vLLM is too old to choose its context length itself."""
     stated = stated_version(spec)
     if spec.get("max_model_len") != AUTO_LENGTH or not stated or comparable(stated) >= comparable(AUTO_LENGTH_SINCE):
         return []
@@ -61,7 +61,7 @@ def _length_problems(spec: Spec) -> list[Problem]:
 
 
 def _foreign_image(spec: Spec, platform: Platform) -> list[Problem]:
-    """Return whether an image is vLLM's own for another platform, which would find no devices here."""
+    """Return the problem if the image is vLLM's own for another platform, which would find no devices here."""
     other = made_for(str(spec.get("image") or ""))
     if other in (None, platform.name):
         return []
@@ -70,13 +70,13 @@ def _foreign_image(spec: Spec, platform: Platform) -> list[Problem]:
 
 
 def _model_problems(spec: Spec, host: Host, weights: WeightsFacts, release: str, weights_come: bool) -> list[Problem]:
-    """Return what is wrong with the weights of one model, and with its keys against them."""
+    """Return the problems with the weights of one model, and with its keys compared with them."""
     missing = _weights_problems(spec, host, weights_come)
     if missing:
         return missing
     wrong = weights.architecture.problems
     if wrong:
-        # A model cannot be checked against a description that is wrong itself.
+        # A model cannot be checked against a wrong description.
         key, value, where = weights.said(spec)
         return [(key, value, where + text) for text in wrong]
     problems = load_problems(spec, host, weights, release)
@@ -84,9 +84,9 @@ def _model_problems(spec: Spec, host: Host, weights: WeightsFacts, release: str,
 
 
 def release_unset(host: Host, host_name: str) -> Finding | None:
-    """Return what is wrong with an inventory that names no release, on a host that has another than the default.
+    """Return the finding for an inventory without a release, if the host has another release than the default.
 
-    A default that changes must not change what serves: neither its engine nor its driver.
+    A changed default must not change the engine or the driver of a serving host.
     """
     row = platform_of(host.accelerator).release(DEFAULT)
     if not row:
@@ -99,15 +99,14 @@ def release_unset(host: Host, host_name: str) -> Finding | None:
         return None
     stays = f"'{driver[0]}'" if driver else "that of its software"
     allowed = f"must be set: its default {DEFAULT} is not what this host has ({', '.join(here)}); write {stays} to stay"
-    message = f"{host_name}: accelerator_release {allowed}; docs/guides/migrating.md has the way on"
+    message = f"{host_name}: accelerator_release {allowed}; see docs/guides/migrating.md"
     return Finding(host_name, "accelerator_release", message, None, None, allowed)
 
 
 def _address_problems(spec: Spec, host: Host) -> list[Problem]:
-    """Return whether a server could not listen where it is told to: its old one would be stopped for nothing.
+    """Return the problem if a server could not listen on its address. Its old server would be stopped for nothing.
 
-    Facts that were saved by an older version, or written by hand, have neither addresses nor names: then only the form
-    is looked at.
+    Facts of an older version, or written by hand, have no addresses and no names. Then only the format is checked.
     """
     name, addresses = str(spec.get("host", "127.0.0.1")), host.addresses
     own = f"those of this host are 0.0.0.0, {', '.join(addresses)}" if addresses else "it must be one such as 127.0.0.1"
@@ -139,7 +138,7 @@ def _engine_problems(spec: Spec, engine: Engine, platform: Platform, release: st
         return [("launch_profile", engine.name, allowed)]
     if engine.serves(platform):
         wrong = version_problems(spec, row)
-        # What an engine takes depends on its version: of a wrong one nothing more can be told.
+        # The options depend on the version, so a wrong version makes further checks meaningless.
         own = [] if wrong else sharing_problems(spec, engine, platform, release)
         own = own if wrong or own else engine.problems(served_by(spec, row)[0])
         return own + _option_problems(spec, engine, platform, release) + wrong
@@ -150,8 +149,8 @@ def _engine_problems(spec: Spec, engine: Engine, platform: Platform, release: st
 
 
 def _option_problems(spec: Spec, engine: Engine, platform: Platform, release: str) -> list[Problem]:
-    # A launch of its own makes something else of the toolkit's keys; one without passes all options on.
-    # Where no release of the host says which vLLM it is, the model's image may.
+    # An engine with its own launch uses the toolkit's keys itself. Another engine passes all options to vLLM.
+    # If the host's release does not determine the version of vLLM, the model's image may.
     stated = None if platform.release(release) else stated_version(spec)
     own = OWN_KEYS if engine.own_options else OWN_KEYS - OPTION_NAMES
     known, newest = (platform.options(text) | own for text in (stated or release, release))
@@ -164,7 +163,7 @@ def _option_problems(spec: Spec, engine: Engine, platform: Platform, release: st
 
 def _weights_problems(spec: Spec, host: Host, come: bool) -> list[Problem]:
     path = spec.weights
-    # What has a source is brought before it is served, and completed where it is not whole.
+    # Weights with a source are downloaded and completed before the model is served.
     if path not in host.weights or (spec.get("source") and come):
         return []
     found = host.weights[path]
@@ -172,7 +171,7 @@ def _weights_problems(spec: Spec, host: Host, come: bool) -> list[Problem]:
         bring = "playbooks/weights.yml fetches it from its source"
         remedy = bring if spec.get("source") else "put the model there first"
         why = f": {one_line(str(host.weights_unread[path]))}" if path in host.weights_unread else ""
-        return [("weights", path, f"holds no readable config.json on this host{why}; {remedy}")]
+        return [("weights", path, f"has no readable config.json on this host{why}; {remedy}")]
     if not found.bytes:
-        return [("weights", path, "holds no *.safetensors files on this host; is the download complete?")]
+        return [("weights", path, "has no *.safetensors files on this host; is the download complete?")]
     return []

@@ -1,4 +1,4 @@
-"""Which hosts a model over several hosts gets where its entry has their number, and which models a run leaves alone."""
+"""The choice of hosts for models over several hosts whose entry has a number of hosts."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ NO_CARDS = "shows no cards: install its driver first (playbooks/driver.yml)"
 
 @dataclass(frozen=True)
 class Choice:
-    """The hosts of a model, the head first; without any, why.
+    """The hosts of a model, the head first, or the reasons why there are none.
 
-    unread: the hosts that must be read first, since they may serve it. reasons: by host, why it does not qualify.
+    unread: hosts that must be read first, because they may serve it. reasons: by host, why it does not qualify.
     """
 
     names: tuple[str, ...] = ()
@@ -31,11 +31,11 @@ class Choice:
 
 @dataclass(frozen=True)
 class Candidates:
-    """The hosts that the plan chooses from, in the order of the inventory.
+    """The hosts from which the plan chooses, in the order of the inventory.
 
-    names: of all of them. live: by host, ``gaudi_host`` of those that this run has read. peer: returns what is
-    requested of a host, without the models whose hosts are chosen now, and its facts; None where they are not sound.
-    over_nics: tells whether a host's inventory lets its cards use network cards with RDMA to other hosts. before: hosts
+    names: all of them. live: by host, ``gaudi_host`` of those that this run has read. peer: returns the requested
+    state and the facts of a host, without the models whose hosts are being chosen; None if they are invalid.
+    over_nics: returns whether the inventory lets a host's cards use RDMA network cards to other hosts. before: hosts
     that were chosen earlier in this run. parts: the entries chosen before this one, with their hosts.
     """
 
@@ -48,15 +48,15 @@ class Candidates:
 
 
 def choose_hosts(entry: Known, candidates: Candidates) -> Choice:
-    """Return the hosts of an entry of ``vllm_distributed_models`` that has their number.
+    """Return the hosts of an entry of ``vllm_distributed_models`` with a number of hosts.
 
-    Hosts that serve the model keep it, whatever else changes: their launch files name all of them, also those that this
-    run has not read. The others follow in this order: chosen earlier in this run, with a fast network between the
-    cards, first in the inventory. Each must be able to have a part as it is now, and all have one kind of cards.
+    Hosts that already serve the model keep it. Their launch files name all of them, also hosts that this run has not
+    read. Then come hosts chosen earlier in this run, hosts with a fast network between the cards, and the order of
+    the inventory. Each host must be able to have a part now, and all must have the same kind of cards.
 
     Args:
-        entry: with ``name`` and ``hosts``, their number.
-        candidates: the hosts to choose from.
+        entry: The entry, with ``name`` and ``hosts``, a number.
+        candidates: The hosts from which to choose.
     """
     count = int(entry[HOSTS])
     kept = [name for name in _serving(str(entry.get("name")), candidates) if name in candidates.names][:count]
@@ -68,7 +68,7 @@ def choose_hosts(entry: Known, candidates: Candidates) -> Choice:
     reasons: dict[str, str] = {}
     for kind, names in _kinds(peers, candidates).items():
         if kept and not {*kept} & {*names}:
-            reasons |= dict.fromkeys(names, f"has {kind}, and {kept[0]}, which serves it, another kind")
+            reasons |= dict.fromkeys(names, f"has {kind}, but {kept[0]}, which serves it, has another kind")
             continue
         chosen, why = _of_kind(entry, kept, names, candidates, peers)
         if len(chosen) == count:
@@ -79,7 +79,7 @@ def choose_hosts(entry: Known, candidates: Candidates) -> Choice:
 
 
 def _serving(model: str, candidates: Candidates) -> list[str]:
-    """Return the hosts that serve a model, the head first: what most of the launch files of their hosts say."""
+    """Return the hosts that serve a model, the head first, as most of their launch files name them."""
     services = (one.get("services") or {} for one in (candidates.live.get(name, {}) for name in candidates.names))
     groups = [tuple(hosts_of((one.get(model) or {}).get("launch"))) for one in services]
     known = Counter(one for one in groups if one).most_common(1)
@@ -87,7 +87,7 @@ def _serving(model: str, candidates: Candidates) -> list[str]:
 
 
 def _kinds(peers: Mapping[str, Peer], candidates: Candidates) -> dict[str, list[str]]:
-    """Return the hosts of each kind of cards and release, those that are preferred first."""
+    """Return the hosts for each kind of cards and release, preferred hosts first."""
 
     def order(name: str) -> tuple[bool, bool]:
         host = Host.of(peers[name].facts["gaudi_host"])
@@ -105,7 +105,7 @@ def _kinds(peers: Mapping[str, Peer], candidates: Candidates) -> dict[str, list[
 def _of_kind(
     entry: Known, kept: Sequence[str], names: Sequence[str], candidates: Candidates, peers: Mapping[str, Peer]
 ) -> tuple[list[str], dict[str, str]]:
-    """Return the first hosts of one kind that can have a part, and why the others before them cannot."""
+    """Return the first hosts of one kind that can have a part, and the reasons of those that cannot."""
     chosen, reasons = list(kept), dict[str, str]()
     for name in names:
         if len(chosen) < int(entry[HOSTS]) and name not in chosen:
@@ -120,13 +120,13 @@ def _of_kind(
 def _unable(
     entry: Known, name: str, partners: Sequence[str], candidates: Candidates, peers: Mapping[str, Peer]
 ) -> str | None:
-    """Return why a host cannot have a part of a model; None where it can."""
+    """Return why a host cannot have a part of a model; None if it can."""
     peer, count = peers[name], int(entry[HOSTS])
     host = peer.facts["gaudi_host"]
     if platform_of(host["accelerator"]).devices and not host["modules"]:
         return NO_CARDS
     if len(partners) + 1 < count:
-        beside = f"has only {counted(len(partners), 'host')} of its kind beside it"
+        beside = f"has only {counted(len(partners), 'other host')} of its kind"
         return beside if partners else "is the only host of its kind"
     together = [name, *partners[: count - 1]]
     part = {**{key: value for key, value in entry.items() if key != GROUP}, HOSTS: together}
@@ -141,8 +141,8 @@ def _unable(
 
 
 def refusal_text(entry: Known, choice: Choice) -> str:
-    """Return why no hosts can be chosen, each host with its reason."""
-    reasons = {**choice.reasons, **dict.fromkeys(choice.unread, "nothing was read of it")}
+    """Return the message that no hosts can be chosen, with the reason of each host."""
+    reasons = {**choice.reasons, **dict.fromkeys(choice.unread, "its facts were not read")}
     each = "; ".join(f"{some_names(names)}: {reason}" for reason, names in _by_reason(reasons).items())
     return f"hosts {entry[HOSTS]}: group {entry[GROUP]} has too few hosts that can serve a part of it: {each}"
 

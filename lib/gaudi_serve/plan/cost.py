@@ -1,4 +1,4 @@
-"""What a model will cost: memory, graphs, warm-up and start; and what of that cannot be."""
+"""The estimated cost of a model: memory, graphs, warm-up and start, and the problems with it."""
 
 from __future__ import annotations
 
@@ -32,17 +32,16 @@ from ..platforms.releases import Release, vllm_of
 from .model import Container, Cost, Placement
 from .sharing import named
 
-WIDER = 1.1  # of what is read: more than rounding
-HANG_TIMEOUT_S = 600  # a server under full load may keep /health waiting for minutes
+WIDER = 1.1  # Weights count as wider in memory than in their files from this factor on. Less can be rounding.
+HANG_TIMEOUT_S = 600  # Under full load, /health may not answer for minutes.
 
 
 @dataclass(frozen=True)
 class Weighed:
-    """One of the models of a server, with what is known of its weights.
+    """One of the models of a server, with the facts about its weights.
 
-    preserved_by: the variable by which weights stay as they are stored; None where not all images of its host's
-    release read it. dequantises: the engine makes BF16 of the precision in which they are stored. halved: INC makes
-    FP8 of them at load.
+    preserved_by: the variable that keeps weights as they are stored; None if not all images of the host's release
+    read it. dequantises: the engine converts the stored precision to BF16. halved: INC converts them to FP8 at load.
     """
 
     spec: Spec
@@ -54,9 +53,9 @@ class Weighed:
 
 @dataclass(frozen=True)
 class Costed:
-    """What a model takes and in what precision it is served, with what a user should know of that and what cannot be.
+    """The cost of a model, its precision, and the warnings and problems.
 
-    precision: None where nobody knows it.
+    precision: None if unknown.
     """
 
     cost: Cost
@@ -82,16 +81,16 @@ def cost_of(
     container: Container,
     cards_left: int,
 ) -> Costed:
-    """Return what a model will take.
+    """Return the estimated cost of a model.
 
     Args:
-        spec: the model, with the vLLM that serves it.
-        weights: those of each of the models that its server serves.
-        row: the software of its host.
-        host: its host.
-        placement: its cards there.
-        container: how its server is started.
-        cards_left: how many cards of the host nobody has, which it could have besides.
+        spec: The model, with the version of vLLM that serves it.
+        weights: Those of each model that its server serves.
+        row: The software of its host.
+        host: Its host.
+        placement: Its cards there.
+        container: The launch of its server.
+        cards_left: The number of free cards of the host that it could have in addition.
     """
     weighed = [_weighed(one, found, row) for one, found in zip(spec.served, weights, strict=True)]
     cost = _cost(spec, weighed, host, placement, container, cards_left)
@@ -132,16 +131,16 @@ def _cost(
 
 
 def _card_gib(host: Host, placement: Placement) -> float | None:
-    """Return the memory of the smallest of a model's devices in GiB; None where the platform does not count with it."""
+    """Return the memory of the model's smallest device in GiB; None if its platform does not use that."""
     sizes = [card.memory_mib for card in host.cards if card.module_id in placement.module_ids]
     counts = platform_of(host.accelerator).memory == OF_VLLM and sizes and min(sizes)
     return round(min(sizes) / 1024, 1) if counts else None
 
 
 def _held(one: Weighed) -> tuple[int, float]:
-    """Return the bytes of a model's weights before INC, 0 where they are not known, and the part that INC leaves."""
+    """Return the bytes of a model's weights before INC, 0 if unknown, and the factor that INC applies."""
     model, size = one.weights.architecture, one.weights.size
-    # INC halves the weights of the model, and never those of its draft.
+    # INC halves the weights of the model, but not those of its draft model.
     halves = 0.5 if one.halved else 1
     more = model.dequantised_bytes(size) if one.dequantises else 0
     return size and size + more + int(one.weights.draft / halves), halves
@@ -150,7 +149,7 @@ def _held(one: Weighed) -> tuple[int, float]:
 def _of_vllm(
     one: Weighed, host: Host, placement: Placement, container: Container, cards_left: int
 ) -> dict[str, Any] | None:
-    """Return how a model's cards are divided by vLLM's own rules, by the release that its image's name says."""
+    """Return how vLLM's own rules divide a model's cards, for the release in the name of its image."""
     cards = tuple(card for card in host.cards if card.module_id in placement.module_ids)
     weights, release = one.weights, release_of(one.spec.get("vllm_version") or vllm_of(str(one.spec.get("image"))))
     return plan_vllm(
@@ -166,7 +165,7 @@ def _memory(
     held: Sequence[int],
     cards_left: int,
 ) -> dict[str, Any] | None:
-    """Return how the cards are divided; of several models on one, each has its share of what the ones before leave."""
+    """Return how the cards are divided. A model that shares a card gets a share of what the earlier ones leave."""
     if platform_of(host.accelerator).memory == OF_VLLM:
         return _of_vllm(weighed[0], host, placement, container, cards_left)
     rounding = container.buckets.rounding if container.buckets else Rounding()
@@ -187,7 +186,7 @@ def _memory(
 
 
 def _together(found: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Return the memory of models that share a card as one; its sequences are those of the model with fewest."""
+    """Return the memory of models on a shared card as one. Its sequences are the smallest number of any model."""
     sums = ("weights_gib", "graphs_gib", "kv_cache_gib")
     counts = {key: sum(one[key] for one in found) for key in ("num_hpu_blocks", "kv_tokens")}
     together = {key: round(sum(one[key] for one in found), 1) for key in sums}
@@ -195,7 +194,7 @@ def _together(found: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 
 
 def _precision(one: Weighed) -> str | None:
-    """Return in what a model is served: of the engine, of INC at load, of the weights, or the dtype that is said."""
+    """Return the precision of a served model: from the engine, from INC, from the weights, or from ``dtype``."""
     spec, model = one.spec, one.weights.architecture
     by_load = "fp8" if one.halved else None
     stored = None if one.dequantises else model.precision
@@ -203,7 +202,7 @@ def _precision(one: Weighed) -> str | None:
 
 
 def _server_blocks(model: Architecture, memory: Mapping[str, Any] | None) -> int | None:
-    """Return the blocks by which a server makes its buckets; those of a hybrid have fewer layers than are counted."""
+    """Return the blocks with which a server makes its buckets. Those of a hybrid are for fewer layers."""
     if not memory:
         return None
     count = model.layers or 1
@@ -213,7 +212,7 @@ def _server_blocks(model: Architecture, memory: Mapping[str, Any] | None) -> int
 def _warmup(
     spec: Spec, weights: WeightsFacts, cards: int, counts: BucketCounts | None
 ) -> tuple[int | None, int | None]:
-    """Return the seconds of a warm-up, and those with a filled recipe cache where there is one."""
+    """Return the seconds of a warm-up, and those with a filled recipe cache or None."""
     if counts is None:
         return None, None
     model, engine, graphs = weights.architecture, engine_of(spec), counts.prompt + counts.decode
@@ -229,7 +228,7 @@ def _warmup(
 
 
 def _in_blocks(memory: dict[str, Any] | None, container: Container) -> dict[str, Any] | None:
-    """Return the memory counted in the blocks that the server has, which may be larger than most servers'."""
+    """Return the memory in the server's own block size, which can be larger than usual."""
     size = container.buckets.given.block_size if isinstance(container.buckets, PluginBucketing) else BLOCK
     if not memory or size == BLOCK:
         return memory
@@ -243,7 +242,7 @@ def _block(memory: Mapping[str, Any]) -> int:
 
 
 def _overridden(spec: Spec, memory: dict[str, Any] | None) -> dict[str, Any] | None:
-    """Return the memory with no more KV-cache blocks than the user lets the server have."""
+    """Return the memory with at most the number of KV cache blocks that the user allows."""
     most = spec.get("num_gpu_blocks_override")
     if not memory or not most or most >= memory["num_hpu_blocks"]:
         return memory
@@ -255,7 +254,7 @@ def _overridden(spec: Spec, memory: dict[str, Any] | None) -> dict[str, Any] | N
 def _graphs(
     spec: Spec, placement: Placement, container: Container, held: int | None, *, buckets: bool
 ) -> BucketCounts | None:
-    """Return the graphs that a start warms up; None where the server chooses its own ``buckets``, if it has any."""
+    """Return the graphs that a start warms up; None if the server chooses its ``buckets`` itself."""
     skipped = str(container.env.get("VLLM_SKIP_WARMUP", "")).lower() in ("true", "1")
     if skipped or (container.buckets is None and (not placement.module_ids or not buckets)):
         return BucketCounts()
@@ -265,12 +264,12 @@ def _graphs(
 
 
 def start_timeout(warmup_s: int, size: int) -> int:
-    """Return how long a start may take, in seconds: four warm-ups, ``size`` bytes at 0.2 GB/s, ten minutes."""
+    """Return the time limit of a start in seconds: four warm-ups, ``size`` bytes at 0.2 GB/s, and ten minutes."""
     return 600 + 4 * warmup_s + size // 200_000_000
 
 
 def _cost_warnings(spec: Spec, weighed: Sequence[Weighed], host: Host, placement: Placement, cost: Cost) -> list[str]:
-    """Return what of a model's cost a user should know, and what of it is not known."""
+    """Return warnings about a model's cost, and about costs that are unknown."""
     found = [*(_cache_warnings(spec, cost.memory) if len(spec.served) == 1 else []), *cost.buckets.notes]
     for one in weighed if placement.module_ids else ():
         found += named(spec, one.spec, [*_loaded(one), *_unknown(one, host, cost)])
@@ -289,13 +288,13 @@ def _cache_warnings(spec: Spec, memory: Mapping[str, Any] | None) -> list[str]:
     if fitting >= count:
         return []
     return [
-        f"the KV cache ({memory['num_hpu_blocks']} blocks) holds {counted(fitting, 'request')} of {longest} tokens, "
-        f"of max_num_seqs {count}: under full load the others wait or start over"
+        f"the KV cache ({memory['num_hpu_blocks']} blocks) has room for {counted(fitting, 'request')} of {longest} "
+        f"tokens, of max_num_seqs {count}: under full load the others wait or start over"
     ]
 
 
 def _loaded(one: Weighed) -> list[str]:
-    """Return what the server makes of weights while it loads them, and what would keep them."""
+    """Return a warning if the server converts weights at load, with the variable that prevents it."""
     size = one.weights.size
     if not size or not one.dequantises:
         return []
@@ -305,49 +304,49 @@ def _loaded(one: Weighed) -> list[str]:
 
 
 def _unknown(one: Weighed, host: Host, cost: Cost) -> list[str]:
-    """Return what of a model on cards could not be checked, and what would make it known."""
+    """Return warnings about checks that were not possible for a model on cards, and what would allow them."""
     spec, model, size = one.spec, one.weights.architecture, one.weights.size
     platform = platform_of(host.accelerator)
     lacks = [name for name, known in (("config", memory_names(model)), ("weight_bytes", size)) if not known]
     warnings = []
     if (here := one.weights.here) and here < 0.95 * size:
-        warnings.append(f"the folder holds {here / 1e9:.0f} of {size / 1e9:.0f} GB; the rest is counted in")
+        warnings.append(f"the folder has {here / 1e9:.0f} of {size / 1e9:.0f} GB; the estimate includes the rest")
     draft = draft_model(spec)
     if draft and not one.weights.draft:
         warnings.append(
-            f"the weights of draft model {draft} are not counted in: nothing is known of such a folder here"
+            f"the estimate leaves out the weights of draft model {draft}: this host has no facts about its folder"
         )
     if (hybrid := model.stateful_layers) and platform.memory != OF_VLLM:
         warnings.append(
-            f"{hybrid} of its {model.layers} layers keep a state in place of a KV cache; memory is counted as if all "
-            "had a cache, so that more requests fit than shown"
+            f"{hybrid} of its {model.layers} layers store a state instead of a KV cache; memory is estimated as if all "
+            "had a cache, so more requests fit than shown"
         )
     if platform.no_memory:
         warnings.append(platform.no_memory)
     elif lacks:
         what = " and ".join(lacks)
-        warnings.append(f"memory is not checked, since the model is not known; give {what}, or fetch its weights")
+        warnings.append(f"memory is not checked, because {what} is unknown; set {what}, or download its weights")
     elif spec.cards > MOST_CARDS or (not cost.memory and spec.tensors > MOST_CARDS):
-        warnings.append(f"memory is not checked: the rules for it are known for up to {MOST_CARDS} cards")
+        warnings.append(f"memory is not checked: its rules are known only for up to {MOST_CARDS} cards")
     elif cost.device_gib is None:
-        warnings.append(f"memory is not checked: that of {host.device_name} is not known")
+        warnings.append(f"memory is not checked: the memory of {host.device_name} is unknown")
     elif not cost.memory:
-        why = "what its layers keep is not known" if platform.memory == OF_VLLM else "give max_model_len"
+        why = "what its layers store is unknown" if platform.memory == OF_VLLM else "set max_model_len"
         warnings.append(f"memory is not checked: {why}")
     if cost.graphs is None:
         minutes = spec["warmup_budget_minutes"]
         warnings.append(
-            f"graphs and warm-up are not known, since profile {spec.launch_profile} lets the server choose its "
-            f"buckets; the start timeout gives it warmup_budget_minutes ({minutes}) and the time to read the weights"
+            f"graphs and warm-up are unknown, because profile {spec.launch_profile} lets the server choose its "
+            f"buckets; the start timeout allows warmup_budget_minutes ({minutes}) and the time to read the weights"
         )
     elif cost.graphs and not model.layers:
         assumed = f"of {size / 2e9:.0f} billion parameters" if size else "of 8 billion parameters"
-        warnings.append(f"the warm-up is estimated as that of a model {assumed}; give config for its layers")
+        warnings.append(f"the warm-up is estimated as that of a model {assumed}; set config for its layers")
     return warnings
 
 
 def _cost_problems(spec: Spec, cost: Cost) -> list[Problem]:
-    """Return what is wrong with a model by its cost: its memory, and its warm-up against the budget."""
+    """Return the problems with the cost of a model: memory, and a warm-up above the budget."""
     problems: list[Problem] = []
     if cost.memory and not cost.memory["fits"]:
         problems.append(_shared_problem(spec, cost.memory) or _memory_problem(spec, cost.memory, cost.read_gib))
@@ -366,16 +365,16 @@ def _cost_problems(spec: Spec, cost: Cost) -> list[Problem]:
 
 
 def _shorter(spec: Spec) -> str:
-    """Return what makes a warm-up shorter, by the keys that the model's engine reads."""
+    """Return how to shorten a warm-up, with keys that the model's engine reads."""
     ignored = engine_of(spec).ignored
     if "input_range" not in ignored:
         return "narrow input_range, output_range or max_num_seqs, use reduce_warmup"
-    strategy = "" if "bucketing" in ignored else ", take bucketing.strategy exp or file"
+    strategy = "" if "bucketing" in ignored else ", set bucketing.strategy to exp or file"
     return f"lower max_num_seqs or max_model_len{strategy}"
 
 
 def _weights_alone(spec: Spec, cost: Cost) -> list[Problem]:
-    """Return whether weights of an unknown architecture are by themselves more than the cards hold."""
+    """Return the problem if weights of an unknown architecture alone are larger than the cards' memory."""
     if cost.memory or not cost.device_gib or cost.weights_gib < cost.device_gib:
         return []
     allowed = f"gives each card {cost.weights_gib} GiB of weights, of {cost.device_gib} GiB"
@@ -383,7 +382,7 @@ def _weights_alone(spec: Spec, cost: Cost) -> list[Problem]:
 
 
 def _shared_problem(spec: Spec, memory: Mapping[str, Any]) -> Problem | None:
-    """Return for which of the models that share a card what the ones before it leave is too little."""
+    """Return the problem with the first model on a shared card that has too little memory left."""
     place = memory.get("place")
     if place is None:
         return None
@@ -403,14 +402,14 @@ def _memory_problem(spec: Spec, memory: Mapping[str, Any], read_gib: float) -> P
     cards = spec.cards
     weights = f"{memory['weights_gib']} GiB of weights"
     if read_gib and memory["weights_gib"] * cards > WIDER * read_gib * spec.copies:
-        weights += f" (the {read_gib:.0f} GiB of its files, made wider while they are loaded)"
+        weights += f" (the {read_gib:.0f} GiB of its files, converted to a wider type at load)"
     if memory["reserved_gib"] > memory["weights_gib"]:
-        weights += f" and {memory['reserved_gib']} GiB of what a batch, its pictures or films, and libraries take"
+        weights += f" and {memory['reserved_gib']} GiB for a batch, its images or videos, and libraries"
     length = spec.get("max_model_len", memory.get("max_model_len"))
     if fixed := memory.get("over"):
         allowed = (
-            f"makes a KV cache of {memory['kv_cache_gib']} GiB a card beside {weights}, of {memory['device_gib']} GiB; "
-            f"{memory['short_by_gib']} GiB a card are missing; {remedy}"
+            f"makes a KV cache of {memory['kv_cache_gib']} GiB a card next to {weights}, of {memory['device_gib']} "
+            f"GiB; {memory['short_by_gib']} GiB a card are missing; {remedy}"
         )
         return str(fixed), spec[fixed], allowed
     if memory["kv_cache_gib"] <= 0 or length is None:

@@ -1,4 +1,4 @@
-"""A model over several hosts: the options of each part, what keeps it from being served, and what ties its parts."""
+"""A model over several hosts: the options of each part, the problems, and the settings that its parts share."""
 
 from __future__ import annotations
 
@@ -22,30 +22,30 @@ from ..model.spec import Spec
 from ..platforms import Platform, platform_of
 from .model import Placement, PlannedModel
 
-# What says which part of a model a server is.
+# Options that select a server's part of the model. The plan sets them.
 COUNTED = (
     *("nnodes", "node_rank", "master_addr", "master_port", "data_parallel_size_local", "data_parallel_address"),
     *("data_parallel_rpc_port", "data_parallel_start_rank", "data_parallel_rank", "data_parallel_backend"),
     *("data_parallel_external_lb", "data_parallel_multi_port_external_lb"),
 )
-# What the hosts of a model may have for themselves.
+# Keys that can differ between the hosts of a model.
 OF_PART = (HOSTS, "node_rank", "data_parallel_start_rank", "headless", "host", "env", "recipe_cache_path", "mounts")
 EXECUTOR, ADDRESS = "distributed_executor_backend", "vllm_cluster_address"
 RAY, MP = "ray", "mp"
-# What would give Ray another secret than that of the hosts, or none.
+# Variables that would give Ray another secret than that of the hosts, or none.
 RAY_SECRETS = {"RAY_AUTH_TOKEN", "RAY_AUTH_MODE", "RAY_AUTH_TOKEN_PATH"}
-# Where the supervisors lose sight of each other for so long, the model is started again.
+# The model restarts if its supervisors do not reach each other for so many seconds.
 MEMBER_TIMEOUT_S = 20
-# How far the clocks of a model's hosts may be apart; to measure them takes a second or two of it.
+# The most seconds between the clocks of a model's hosts. The measurement itself takes a second or two.
 CLOCKS_APART_S = 10
 
 
 @dataclass(frozen=True)
 class Part:
-    """What a host of a model gives to a plan: its facts, and its part as it is planned there.
+    """One host of a model in a plan: its facts and its planned part.
 
-    release: of its software. image: the id of the model's image there; None where it lacks it, or the run brings it.
-    known: the host has an entry of the model, whatever is wrong with it.
+    release: of its software. image: the id of the model's image there; None if it is missing or the run fetches it.
+    known: the host has an entry of the model, valid or not.
     """
 
     machine: Host
@@ -56,11 +56,11 @@ class Part:
 
 
 def spread(spec: Spec, addresses: Mapping[str, str]) -> Spec:
-    """Return a part of a model with the options of vLLM that say which part it is.
+    """Return a part of a model with the vLLM options that select the part.
 
     Args:
-        spec: the complete model, which has ``hosts``.
-        addresses: of each host of the model, in the network that they share; of missing hosts nothing is known.
+        spec: The complete model with ``hosts``.
+        addresses: By host of the model, its address in their common network. Hosts without facts are missing.
     """
     members = spec.members
     if members is None:
@@ -86,24 +86,24 @@ def spread(spec: Spec, addresses: Mapping[str, str]) -> Spec:
 
 
 def executors(engine: Engine, platform: Platform, release: str) -> tuple[str, ...]:
-    """Return how an engine can spread a model over hosts, its own default first."""
+    """Return the executors of an engine for several hosts, its default first."""
     options = platform.options(release)
     return tuple(one for one in engine.executors if one != MP or "nnodes" in options)
 
 
 def executor_of(spec: Spec) -> str:
-    """Return how a model is spread over its hosts."""
+    """Return the executor that spreads a model over its hosts."""
     said = spec.get(EXECUTOR)
     return str(said) if said else next(iter(engine_of(spec).executors), MP)
 
 
 def by_ray(spec: Spec) -> bool:
-    """Tell whether a model over several hosts is a Ray cluster."""
+    """Return whether a model over several hosts is a Ray cluster."""
     return spec.members is not None and not spec.copied_over_hosts and executor_of(spec) == RAY
 
 
 def with_executor(spec: Spec, platform: Platform, release: str) -> Spec:
-    """Return a model over several hosts with the executor that its engine and its release have."""
+    """Return a model over several hosts with the executor of its engine and release."""
     found = executors(engine_of(spec), platform, release)
     if spec.members is None or spec.copied_over_hosts or spec.get(EXECUTOR) or not found or found[0] == MP:
         return spec
@@ -111,7 +111,7 @@ def with_executor(spec: Spec, platform: Platform, release: str) -> Spec:
 
 
 def distributed_problems(spec: Spec, host: Host, release: str, addresses: Mapping[str, str]) -> list[Problem]:
-    """Return what keeps a model from being spread over its hosts, seen from one of them."""
+    """Return the problems with a model's distribution over its hosts, for one of these hosts."""
     members = spec.members
     if members is None:
         return []
@@ -133,14 +133,14 @@ def _unread(names: Sequence[str], addresses: Mapping[str, str]) -> list[Problem]
     if not missing:
         return []
     allowed = (
-        f"has {', '.join(missing)}, of which this run has read nothing: add it to --limit ({','.join(names)}), or fix "
-        "what makes it unreachable; all hosts of a model are planned together"
+        f"has {', '.join(missing)}, of which this run has read no facts: add it to --limit ({','.join(names)}), or fix "
+        "the connection to it; all hosts of a model are planned together"
     )
     return [(HOSTS, list(names), allowed)]
 
 
 def _of_address(name: str, host: Host, addresses: Mapping[str, str]) -> list[Problem]:
-    """Return what is wrong with the address at which the other hosts reach this one."""
+    """Return the problem with the address at which the other hosts reach this one."""
     mine = addresses.get(name, "")
     others = sorted(other for other, address in addresses.items() if address == mine and other != name)
     own = [one.address for one in host.networks]
@@ -152,7 +152,7 @@ def _of_address(name: str, host: Host, addresses: Mapping[str, str]) -> list[Pro
     except ValueError:
         return [(ADDRESS, mine, f"must be an address, not a name; {choice}")]
     if address.is_loopback or address.is_unspecified or address.is_link_local:
-        return [(ADDRESS, mine, f"is reached by no other host; {choice}")]
+        return [(ADDRESS, mine, f"cannot be reached from other hosts; {choice}")]
     if own and mine not in own:
         return [(ADDRESS, mine, f"is not an address of this host; {choice}")]
     return [(ADDRESS, mine, f"is the address of {others[0]} too; {choice}")] if others else []
@@ -162,13 +162,13 @@ def _of_engine(spec: Spec, engine: Engine, offered: tuple[str, ...]) -> list[Pro
     said = spec.get(EXECUTOR)
     if not offered:
         able = ", ".join(name for name, one in ENGINES.items() if one.executors)
-        allowed = f"is not for profile {engine.name}, which serves a model on one host; over several hosts do {able}"
+        allowed = f"is not for profile {engine.name}, which serves a model on one host; use {able} for several hosts"
         return [(HOSTS, list(spec.members.names) if spec.members else None, allowed)]
     if engine.over_hosts and not spec.get("distributed_experimental"):
         allowed = f"must be true for a model over several hosts in profile {engine.name}: {engine.over_hosts}"
         return [("distributed_experimental", bool(spec.get("distributed_experimental")), allowed)]
     if spec.copied_over_hosts and MP not in offered:
-        allowed = f"is not for profile {engine.name} of this release; tensor_parallel_size over the hosts is"
+        allowed = f"is not for profile {engine.name} of this release; use tensor_parallel_size over the hosts"
         return [("data_parallel_size", spec["data_parallel_size"], allowed)]
     if said and said not in offered and not spec.copied_over_hosts:
         allowed = f"must be {' or '.join(offered)} for a model over several hosts in profile {engine.name}"
@@ -177,9 +177,9 @@ def _of_engine(spec: Spec, engine: Engine, offered: tuple[str, ...]) -> list[Pro
 
 
 def _of_copies(spec: Spec) -> list[Problem]:
-    """Return what is not for copies on several hosts, or for them alone."""
+    """Return the problems with keys that are not for copies on several hosts, or only for them."""
     if spec.copied_over_hosts and spec.get(EXECUTOR) == RAY:
-        return [(EXECUTOR, RAY, "is not for copies on several hosts, which find each other without it; leave it out")]
+        return [(EXECUTOR, RAY, "is not for copies on several hosts, which need no Ray; leave it out")]
     if spec.get("data_parallel_hybrid_lb") and not spec.copied_over_hosts:
         allowed = "is for copies on several hosts; set data_parallel_size, or leave it out"
         return [("data_parallel_hybrid_lb", spec["data_parallel_hybrid_lb"], allowed)]
@@ -187,7 +187,7 @@ def _of_copies(spec: Spec) -> list[Problem]:
 
 
 def _of_sizes(spec: Spec, hosts: int) -> list[Problem]:
-    """Return what does not divide among the hosts."""
+    """Return the problem with sizes that do not divide by the number of hosts."""
     if spec.copied_over_hosts:
         copies = int(spec["data_parallel_size"])
         allowed = f"must be a multiple of {hosts}, the number of its hosts"
@@ -200,7 +200,7 @@ def _of_sizes(spec: Spec, hosts: int) -> list[Problem]:
 
 
 def _of_ports(spec: Spec, host: Host) -> list[Problem]:
-    """Return which port between the hosts another program has."""
+    """Return the problem with a port between the hosts that another program uses."""
     live = host.services.get(spec.name)
     if live and live.runs:
         return []
@@ -214,7 +214,7 @@ def _of_ports(spec: Spec, host: Host) -> list[Problem]:
 
 
 def same_ports(specs: Sequence[Spec]) -> list[tuple[Spec, Problem]]:
-    """Return the models of a host whose ports between hosts are another's as well."""
+    """Return the models of a host that share ports between hosts with another model."""
     found = []
     for place, spec in enumerate(specs):
         if spec.members is None:
@@ -223,7 +223,7 @@ def same_ports(specs: Sequence[Spec]) -> list[tuple[Spec, Problem]]:
         for other in specs[:place]:
             if other.members and abs(other.cluster_ports.first - ports.first) < PORTS:
                 free = max(one.cluster_ports.last for one in specs if one.members) + 1
-                allowed = f"shares its {PORTS} ports with those of model {other.name}; {free} is free"
+                allowed = f"shares its {PORTS} ports with model {other.name}; {free} is free"
                 found.append((spec, (PORT, ports.first, allowed)))
                 break
         within = [one for one in specs if one.answers and ports.first <= one.port <= ports.last]
@@ -234,15 +234,15 @@ def same_ports(specs: Sequence[Spec]) -> list[tuple[Spec, Problem]]:
 
 
 def variables_between(spec: Spec, addresses: Mapping[str, str]) -> dict[str, str]:
-    """Return the variables by which the processes of a part find those of the other hosts.
+    """Return the variables with which the processes of a part find those of the other hosts.
 
-    The names of interfaces are not among them: the supervisor finds them by the address at each start, since a name may
-    change with a boot.
+    They do not contain names of interfaces. A name can change with a boot, so the supervisor finds it by the address
+    at each start.
     """
     members = spec.members
     if members is None:
         return {}
-    # The limit of a start is the supervisor's.
+    # The supervisor limits the time of a start.
     env = {"VLLM_HOST_IP": addresses.get(members.here, ""), "VLLM_ENGINE_READY_TIMEOUT_S": "86400"}
     if spec.copied_over_hosts:
         env["VLLM_DP_MASTER_PORT"] = str(spec.cluster_ports.copies_torch)
@@ -262,7 +262,7 @@ def token_path(name: str) -> str:
 
 
 def mounts_between(spec: Spec) -> list[dict[str, Any]]:
-    """Return what a container of Ray reads besides."""
+    """Return the additional mounts of a container of Ray."""
     if not by_ray(spec):
         return []
     token = token_path(spec.name)
@@ -271,14 +271,14 @@ def mounts_between(spec: Spec) -> list[dict[str, Any]]:
 
 
 def notes_between(spec: Spec, host: Host, addresses: Mapping[str, str]) -> list[str]:
-    """Return what is worth knowing of a model over several hosts, seen from one of them."""
+    """Return notes about a model over several hosts, for one of these hosts."""
     members = spec.members
     if members is None:
         return []
     ports, platform = spec.cluster_ports, platform_of(host.accelerator)
     notes = [
-        f"its hosts talk on ports {ports.first} to {ports.last} and on ports that the kernel chooses, without "
-        "encryption; docs/guides/multi-host.md has the rule for a firewall"
+        f"its hosts communicate on ports {ports.first} to {ports.last} and on ports that the kernel chooses, without "
+        "encryption; docs/guides/multi-host.md has the firewall rule"
     ]
     slow = not platform.scales_out(host) and host.between.kind != NICS
     if slow and not spec.copied_over_hosts and (text := crossing(spec, members.names)):
@@ -289,13 +289,13 @@ def notes_between(spec: Spec, host: Host, addresses: Mapping[str, str]) -> list[
 
 
 def crossing(spec: Spec, names: Sequence[str]) -> str:
-    """Return which tensors cross hosts, and what would keep them on one; empty where none do.
+    """Return a note about tensors that cross hosts and how to avoid it, or an empty text.
 
-    Ranks are consecutive: those of a stage are neighbors, and so are those of a host.
+    Ranks are consecutive, so those of a stage are neighbors, and so are those of a host.
 
     Args:
-        spec: a part of a model whose tensors and stages are spread over hosts.
-        names: its hosts, the head first.
+        spec: A part of a model whose tensors and stages are spread over hosts.
+        names: Its hosts, the head first.
     """
     tensors, cards, stages = spec.tensors, spec.cards, spec.stages
     if stages == 1:
@@ -314,7 +314,7 @@ def crossing(spec: Spec, names: Sequence[str]) -> str:
     whole = math.gcd(tensors, cards)
     return (
         f"tensor_parallel_size {tensors} on hosts with {counted(cards, 'card')} each: {some_names(found)} of the "
-        f"{stages} stages cross hosts, and every layer of theirs waits for the network between them; "
+        f"{stages} stages cross hosts, and each of their layers waits for the network between the hosts; "
         f"tensor_parallel_size {whole} with pipeline_parallel_size {tensors * stages // whole} keeps each on one host"
     )
 
@@ -322,13 +322,13 @@ def crossing(spec: Spec, names: Sequence[str]) -> str:
 def joined(
     mine: PlannedModel, parts: Mapping[str, Part], addresses: Mapping[str, str]
 ) -> tuple[PlannedModel | None, list[Problem]]:
-    """Return a part that knows the others, and what is wrong between them.
+    """Return a part with its references to the other parts, and the problems between them.
 
     Args:
-        mine: the part of the planned host.
-        parts: by host, those that could be planned, its own among them. All hosts make them in the same way, so that
-            they come to the same id of their group.
-        addresses: of all hosts of the model.
+        mine: The part of the planned host.
+        parts: By host, the parts that could be planned, including its own. All hosts make them in the same way, so
+            they get the same id of their group.
+        addresses: By host of the model.
     """
     spec = mine.spec
     members = spec.members
@@ -358,21 +358,21 @@ def joined(
 
 
 def _lacking(parts: Mapping[str, Part], names: Sequence[str]) -> list[Problem]:
-    """Return on which host a model has no part."""
+    """Return the problem with a host on which the model has no part."""
     name = next((one for one in names if one not in parts or parts[one].model is None), None)
     if name is None:
         return []
     part = parts.get(name, Part(Host(), None))
-    why = f"the errors of {name} say why"
+    why = f"see the errors of {name}"
     if part.machine.accelerator and platform_of(part.machine.accelerator).devices and not part.machine.cards:
         why = f"{name} shows no cards: install its driver first (playbooks/driver.yml)"
     elif not part.known:
-        why = f"{name} does not see this entry; write it where all its hosts do, as in group_vars/all.yml"
-    return [(HOSTS, list(names), f"has {name}, where its part cannot be planned; {why}")]
+        why = f"{name} does not have this entry; write it in a file for all its hosts, such as group_vars/all.yml"
+    return [(HOSTS, list(names), f"has {name}, and its part cannot be planned there; {why}")]
 
 
 def _group(spec: Spec, members: Members, here: Host, addresses: Mapping[str, str]) -> dict[str, Any]:
-    """Return what a supervisor knows of its group."""
+    """Return the data about its group that a supervisor needs."""
     ports, platform = spec.cluster_ports, platform_of(here.accelerator)
     group: dict[str, Any] = {
         "rank": members.rank,
@@ -406,7 +406,7 @@ def _group(spec: Spec, members: Members, here: Host, addresses: Mapping[str, str
 
 
 def _other_kinds(parts: Mapping[str, Part], names: Sequence[str]) -> list[Problem]:
-    """Return where the hosts of a model have devices of different kinds, against the first of them."""
+    """Return the problems with hosts of a model that have another kind of devices than the first host."""
     problems: list[Problem] = []
     first, known = names[0], [name for name in names if name in parts]
     for name in known[1:] if known[:1] == [first] else ():
@@ -420,7 +420,7 @@ def _other_kinds(parts: Mapping[str, Part], names: Sequence[str]) -> list[Proble
 
 
 def _different(spec: Spec, parts: Mapping[str, Part], names: Sequence[str]) -> list[Problem]:
-    """Return what must be the same on all hosts of a model and is not, against the first of them."""
+    """Return the problems with settings that differ from those of the model's first host."""
     first = names[0]
     problems: list[Problem] = []
     mine = parts[first]
@@ -439,7 +439,7 @@ def _different(spec: Spec, parts: Mapping[str, Part], names: Sequence[str]) -> l
 
 
 def _other_keys(mine: Spec, other: Spec, names: tuple[str, str]) -> list[Problem]:
-    """Return which keys of a model two of its hosts have different values for."""
+    """Return the problems with keys of a model that differ between two hosts."""
     ours, theirs = ({key: value for key, value in one.items() if key not in OF_PART} for one in (mine, other))
     if mine.members and other.members and mine.members.names != other.members.names:
         ours, theirs = {HOSTS: list(mine.members.names)}, {HOSTS: list(other.members.names)}
@@ -448,7 +448,7 @@ def _other_keys(mine: Spec, other: Spec, names: tuple[str, str]) -> list[Problem
         (
             *(key, ours.get(key)),
             f"differs between the hosts of the model: {names[1]} has {shown(theirs.get(key))}; write the entry once, "
-            "where all its hosts see it, as in group_vars/all.yml",
+            "in a file for all its hosts, such as group_vars/all.yml",
         )
         for key in keys
     ]
@@ -464,7 +464,7 @@ def _other_weights(spec: Spec, mine: Host, other: Host, names: tuple[str, str]) 
 
 
 def _networks(parts: Mapping[str, Part], addresses: Mapping[str, str], names: Sequence[str]) -> list[str]:
-    """Return what of the networks of a model's hosts may keep them apart, against the first of them."""
+    """Return notes about networks that can separate a model's hosts from the first host."""
     notes: list[str] = []
     known = {name: _network(parts[name].machine, addresses[name]) for name in names}
     first, mine = names[0], known[names[0]]
@@ -487,7 +487,7 @@ def _networks(parts: Mapping[str, Part], addresses: Mapping[str, str], names: Se
 
 
 def _clocks(parts: Mapping[str, Part], names: Sequence[str]) -> list[str]:
-    """Return which clocks of a model's hosts differ, or will: logs and tokens of several hosts are compared by them."""
+    """Return notes about clocks that differ or are not synchronized. Logs and tokens depend on them."""
     clocks = {name: parts[name].machine.clock for name in names}
     offsets = {name: one.offset_s for name, one in clocks.items() if one.offset_s is not None}
     notes: list[str] = []

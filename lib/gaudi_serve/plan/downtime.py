@@ -1,4 +1,4 @@
-"""Which models a run takes down, from which stage on and for how long; what it would do, as lines."""
+"""The downtime of models in a run: from which stage on and for how long, and the pending changes as lines."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from ..stages.registry import OBJECTS, STAGES, Known
 from ..stages.service import kept_models, runs_as_planned
 from .changes import vllm_plan_changes
 
-# Bytes a second that weights are read with from one NVMe disk; a network share is slower.
+# Bytes per second when weights are read from one NVMe disk. A network share is slower.
 LOAD_BYTES_S = 1.5e9
 
 
 @dataclasses.dataclass(frozen=True)
 class Down:
-    """A serving model that a run takes down.
+    """A serving model that a run stops.
 
-    minutes: about how long; None where it does not start again. others: the other models of its server.
+    minutes: estimated downtime; None if the model does not start again. others: the other models of its server.
     """
 
     model: str
@@ -33,20 +33,19 @@ class Down:
 
     @property
     def line(self) -> str:
-        """Return it as a sentence."""
+        """Return the downtime as a sentence."""
         name = f"{self.model} (with {', '.join(self.others)})" if self.others else self.model
         if self.minutes is None:
-            return f"{name} goes down for good, from stage {self.stage} on: {self.reason}"
+            return f"{name} stops for good, from stage {self.stage} on: {self.reason}"
         return f"{name} is down from stage {self.stage} on for about {self.minutes} min: {self.reason}"
 
 
 def pending_lines(known: Known, stages: Sequence[str]) -> list[str]:
-    """Return what a run would do on a host as lines: by stage, the models' changes, which models are down.
+    """Return the pending changes of a host as lines: by stage, for the models, and the models that are down.
 
     Args:
-        known: the host's variables; read are the facts that the stages keep, ``preflight_plan``
-            and ``gaudi_host``.
-        stages: the stages that the run is about.
+        known: The host's variables, with the stages' facts, ``preflight_plan`` and ``gaudi_host``.
+        stages: The stages of the run.
     """
     due = StageChanges.of(known, stages).pending
     lines = [f"{STAGES[stage]}: {text}" for stage, texts in due.items() if stage != "vllm_service" for text in texts]
@@ -54,18 +53,18 @@ def pending_lines(known: Known, stages: Sequence[str]) -> list[str]:
     changes: list[str] = []
     if "vllm_service" in stages and planned and live:
         changes = vllm_plan_changes(planned["models"], live["services"], kept_models(planned))
-    # What has no line of its own, as a unit file that somebody has changed.
+    # Changes without their own line, such as a unit file that another program changed.
     rest = [] if changes else [f"{STAGES['vllm_service']}: {text}" for text in due.get("vllm_service", [])]
     return [*lines, *changes, *rest, *[f"! {one.line}" for one in downtimes(known, stages)]]
 
 
 def downtimes(known: Known, stages: Sequence[str] = tuple(STAGES)) -> list[Down]:
-    """Return which serving models a run takes down, from which stage on, and for about how long.
+    """Return the serving models that a run takes down, with stage and estimated time.
 
-    The first reason counts: a model that is down already is not taken down again. The time is that of
-    the stage (10 min for a reboot, 5 for the driver and for a measurement, 1 for the engine), and of a
-    start: reading the weights at 1.5 GB/s and the warm-up, with a filled recipe cache where the launch
-    is the same.
+    The first reason counts, because a model that is already down is not taken down again. The time has two parts. The
+    first is that of the stage: 10 min for a reboot, 5 for the driver and for a measurement, 1 for the container engine.
+    The second is the start: reading the weights at 1.5 GB/s, and the warm-up, with a filled recipe cache if the launch
+    is unchanged.
     """
     changes = StageChanges.of(known, stages)
     host = known.get("gaudi_host") or {}
@@ -81,7 +80,7 @@ def downtimes(known: Known, stages: Sequence[str] = tuple(STAGES)) -> list[Down]
             if name in serving and name not in found:
                 back = minutes + _start(planned[name], host, cached=True) if name in planned else None
                 found[name] = Down(name, stage.tag, reason, back)
-                # A run of this stage alone plans no models; each starts again, in a time that is not known.
+                # A run of only this stage plans no models. Each starts again, after an unknown time.
                 if "preflight_plan" not in known or name in (plan.get("left") or []):
                     found[name] = Down(name, stage.tag, f"{reason}, and then it starts", minutes)
     for key, reason in (("remove", "it is not planned any more"), ("stop", "it is planned stopped")):
@@ -97,18 +96,18 @@ def downtimes(known: Known, stages: Sequence[str] = tuple(STAGES)) -> list[Down]
 
 
 def _others(name: str, live: LiveModel) -> list[str]:
-    """Return the names for clients of what a unit serves now besides its first model."""
+    """Return the names for clients of the other models that a unit serves now."""
     return list(served_names(name, live.command)[1:])
 
 
 def _serving(services: Mapping[str, LiveModel], runtime: Any) -> list[str]:
-    """Return the models that a run could take down: without its engine, what is on its way serves nothing."""
+    """Return the models that a run could take down. Without its container engine, a starting model serves nothing."""
     stopped = engine_stopped(runtime)
     return [name for name, one in services.items() if (one.active if stopped else one.runs)]
 
 
 def _start(model: Known, host: Known, *, cached: bool) -> int:
-    """Return about how many minutes a model takes to start: reading its weights, and the warm-up."""
+    """Return the estimated minutes of a model's start: reading its weights, and the warm-up."""
     folders = [one["weights"] for one in model.get("served") or [model]]
     size = sum(((host.get("weights") or {}).get(path) or {}).get("bytes") or 0 for path in folders)
     warmup = model["warmup_cached_s"] if cached and model["warmup_cached_s"] is not None else model["warmup_s"]

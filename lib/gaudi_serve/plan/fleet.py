@@ -1,4 +1,4 @@
-"""The plan of a whole fleet in one call, from live facts or from saved ones, and how it is shown."""
+"""The plan of a fleet in one call, from live or saved facts, and its output."""
 
 from __future__ import annotations
 
@@ -51,31 +51,30 @@ def vllm_fleet_plan(
     """Plan all hosts.
 
     Args:
-        hostvars: variables by host; read are vllm_models, vllm_images, vllm_model_defaults,
-            vllm_catalog_dirs, vllm_secrets (for their form), accelerator, accelerator_cards,
-            accelerator_release, gaudi_host_nics, gaudi_device_family, fleet_move_allowed, preflight_catalog (in place
-            of all folders of the catalog), plan_facts_dir (whether it is set at all), plan_try (an entry of the
-            catalog that is planned as if the host served it too; that it cannot is a warning), and the facts of
-            gaudi_facts.
-        hosts: the hosts to plan.
-        catalog_dirs: folders of the catalog that all hosts have; a host's own come after them.
-        facts_dir: folder with one ``<host>.json`` each, as gaudi_facts_saved returns them, or holding
-            only a ``gaudi_host``; empty takes the facts in ``hostvars``.
+        hostvars: Variables by host. It reads vllm_models, vllm_images, vllm_model_defaults, vllm_catalog_dirs,
+            vllm_secrets (only their form), accelerator, accelerator_cards, accelerator_release, gaudi_host_nics,
+            gaudi_device_family, fleet_move_allowed, preflight_catalog (instead of all folders of the catalog),
+            plan_facts_dir (only whether it is set), plan_try (a catalog entry that is planned in addition; if it does
+            not fit, that is a warning), and the facts of gaudi_facts.
+        hosts: The hosts to plan.
+        catalog_dirs: Folders of the catalog for all hosts. A host's own folders follow them.
+        facts_dir: Folder with one ``<host>.json`` each, as gaudi_facts_saved returns them, or with only a
+            ``gaudi_host``. Empty: use the facts in ``hostvars``.
 
     Returns:
-        ``hosts``: by name ``{facts, cards, models, changes}``, ``facts`` being a line about the host, ``cards`` as
-        card_rows returns them; of a live host also ``links`` (link_rows), ``due`` (by stage what differs, as lines),
-        ``reboot`` (why one is due that nobody has allowed) and ``down`` (``{model, stage, reason, minutes}`` of every
-        serving model that a run takes down; minutes null where it does not come back);
-        ``errors`` and ``warnings`` of all hosts. A user's mistake never raises; a host whose facts, or
-        variables that a plan is made from, are wrong or cannot be read has errors only.
+        ``hosts``: by name ``{facts, cards, models, changes}``. ``facts`` is a line about the host, ``cards`` are the
+        rows of card_rows. A live host also has ``links`` (link_rows), ``due`` (differences by stage, as lines),
+        ``reboot`` (the reasons for a reboot that is not allowed) and ``down`` (``{model, stage, reason, minutes}`` of
+        every serving model that a run takes down; minutes is null if it does not start again).
+        ``errors`` and ``warnings`` of all hosts. A user's mistake never raises. A host has only errors if its facts
+        or its variables are wrong or unreadable.
     """
     fleet: dict[str, Any] = {"hosts": {}, "errors": [], "warnings": []}
     known = Fleet(hostvars, fleet_gateways(hostvars, hostvars), hosts, facts_dir, catalogs_of(catalog_dirs))
     tasks = task_hosts(hostvars, list(hostvars))
     for name in hosts:
         host, findings = _host_plan(name, known, tasks)
-        # What a user has named with signs that cannot be printed must not break the lines of the others.
+        # A user's name with unprintable characters must not break the lines of other messages.
         named = [finding_as_written(one, hostvars[name]) for one in findings]
         fleet["errors"] += [{**one.as_dict(), "message": one_line(one.message)} for one in named]
         if host:
@@ -86,7 +85,7 @@ def vllm_fleet_plan(
 
 
 def _together(hosts: Sequence[str], known: Fleet, fleet: Known) -> list[str]:
-    """Return on which hosts together the entry fits that is tried, where each alone is too small."""
+    """Return on which hosts together the tried entry fits, if each host alone is too small."""
     entries = {str(known.hostvars[name].get("plan_try") or "") for name in hosts}
     entry = entries.pop() if len(entries) == 1 else ""
     planned = [model["name"] for host in fleet["hosts"].values() for model in host["models"]]
@@ -100,12 +99,12 @@ def _together(hosts: Sequence[str], known: Fleet, fleet: Known) -> list[str]:
 
 
 def gaudi_facts_saved(known: Known) -> dict[str, Any]:
-    """Return what of a host's facts planning needs, to be saved as ``<host>.json``. No secret is in it."""
+    """Return the facts of a host that planning needs, to save as ``<host>.json``. They contain no secret."""
     return {name: known[name] for name in FACTS if name in known}
 
 
 def _host_plan(name: str, fleet: Fleet, tasks: Sequence[str]) -> tuple[dict[str, Any] | None, Findings]:
-    """Return the plan of a host, None where it cannot be made, and everything that is wrong.
+    """Return the plan of a host, or None if it cannot be made, and all findings.
 
     tasks: the hosts that have a task for others.
     """
@@ -124,7 +123,7 @@ def _host_plan(name: str, fleet: Fleet, tasks: Sequence[str]) -> tuple[dict[str,
     values, unfit, unsound = checked_variables(known, unread)
     errors += [_problem(name, "facts: ", *problem) for problem in wrong]
     errors += [_problem(name, "", *problem) for problem in (*unfit, *input_problems(known))]
-    # An inventory may bring the whole catalog as a variable.
+    # An inventory can contain the complete catalog as a variable.
     whole = values["preflight_catalog"]
     catalog, lost = sound_entries(whole) if whole else fleet.catalogs(values["vllm_catalog_dirs"])
     errors += [_error(name, "preflight_catalog" if whole else "vllm_catalog_dirs", text) for text in lost]
@@ -141,13 +140,13 @@ def _host_plan(name: str, fleet: Fleet, tasks: Sequence[str]) -> tuple[dict[str,
     host.pop("plan")
     host["changes"] = host["changes"] or []
     if lost or "vllm_catalog_dirs" in unsound:
-        # Models may take the very entries that could not be read.
+        # Models may use entries that could not be read.
         more = [one for one in more if one.key != "model" or not isinstance(one.value, str)]
     return host, errors + more
 
 
 def _of_inventory(name: str, hostvars: Mapping[str, Known], known: Known, gateways: Sequence[str]) -> Findings:
-    """Return what is wrong with the variables of a host that its models and its facts have no part in."""
+    """Return the findings about variables that need neither the models nor the facts of a host."""
     return [
         _error(name, key, text.removeprefix(f"{name}: "))
         for key, found in (
@@ -165,8 +164,8 @@ def _of_inventory(name: str, hostvars: Mapping[str, Known], known: Known, gatewa
 
 
 def _expected(name: str, known: Known, facts: Known) -> Known:
-    """Return what the stages before the models change of the facts of a host."""
-    # Of a live host gaudi_plan has said it, which knows the roles' defaults and the driver.
+    """Return the facts that the stages before the models will change."""
+    # For a live host, gaudi_plan has computed them with the roles' defaults and the driver.
     expected: Known | None = known.get("preflight_expected")
     return expected_host(name, {**known, **facts}, (), plans_again=True) if expected is None else expected
 
@@ -193,7 +192,7 @@ def _planned(
     errors, answer = parted([*tied.findings, *found.findings, *([strange] if strange else [])], tried)
     named = {*(str(one.model) for one in errors), *wanted.left}
     plan = found.models
-    # Of a host whose models nobody has named, or plans yet, nothing is said to become of those that it serves.
+    # If no models are set, or cannot be planned yet, no changes are shown for the models that run.
     unknown = wanted.models is None or awaits_driver(known)
     changes = None if unknown else vllm_plan_changes(plan["models"], host["services"], named)
     about = {"facts": _about(host, facts), "cards": card_rows(host), "models": plan["models"], "changes": changes}
@@ -201,7 +200,7 @@ def _planned(
 
 
 def _without_models(name: str, facts: Known, told: Known, kind: str, saved: bool) -> dict[str, Any]:
-    """Return the plan of a host that has no models and serves none: its kind says what it is there for."""
+    """Return the plan of a host without models. Its kind describes its purpose."""
     known: dict[str, Any] = {"due": StageChanges.of(told).pending, "reboot": [], "down": [], "links": None}
     live = {} if saved and kind != LEFT_ALONE else known
     gateways = [name] if kind == "a gateway" else []
@@ -210,12 +209,12 @@ def _without_models(name: str, facts: Known, told: Known, kind: str, saved: bool
 
 
 def _serves_nothing(variables: Known, unsaved: bool) -> bool:
-    """Tell whether a host without facts is known to serve nothing: nobody has saved any, or its Python is too old."""
+    """Return whether a host without facts serves nothing: none are saved, or its Python is too old."""
     return unsaved or bool((variables.get("preflight_unread") or {}).get("old_python"))
 
 
 def _has_models(models: Any, known: Known, facts: Known) -> bool:
-    """Tell whether a host has models, is to have some, or is tried with one, by facts that may be anything."""
+    """Return whether a host has or will have models, or one is tried there. The facts are not checked yet."""
     if models or known.get("plan_try"):
         return True
     host, services = facts.get("gaudi_host"), facts.get("gaudi_services")
@@ -224,8 +223,8 @@ def _has_models(models: Any, known: Known, facts: Known) -> bool:
 
 
 def _told(host: Known, facts: Known, told: Known, runtime: Any) -> dict[str, Any]:
-    """Return what the roles tell of a live host: what is due, why a reboot is that may not be done, what goes down."""
-    # The stage of the models where their changes have no lines of their own, as for a unit file that somebody changed.
+    """Return the roles' facts of a live host: pending changes, reasons for a reboot that is not allowed, downtimes."""
+    # Include the stage of the models only if they have no lines of their own, as for a changed unit file.
     shown = [stage for stage in STAGES if stage != "vllm_service" or host["changes"] == []]
     return {
         "due": StageChanges.of(told, shown).pending,
@@ -241,7 +240,7 @@ def _reboot_reasons(told: Known) -> list[str]:
 
 
 def _going_down(host: Known, facts: Known) -> dict[str, Any]:
-    """Return what downtimes reads of a plan: the models that restart, stop or go away."""
+    """Return the input of downtimes from a plan: the models that restart, stop or are removed."""
     live = live_models(facts["gaudi_host"])
     planned = {model["name"]: model for model in host["models"]}
     stops = {
@@ -253,7 +252,7 @@ def _going_down(host: Known, facts: Known) -> dict[str, Any]:
             if model["state"] == "started" and name in live and _restarts(live[name], model)
         ],
     }
-    # A mistake in a model's entry does not take it away.
+    # A mistake in a model's entry does not remove the model.
     if host["plan"]["errors"] or host["changes"] is None:
         stops["remove"] = []
     due = {"vllm_service_due": ["models"] if any(stops.values()) else []}
@@ -265,7 +264,7 @@ def _restarts(live: LiveModel, model: Known) -> bool:
 
 
 def _refused_by_roles(name: str, told: Known, errors: Findings) -> Findings:
-    """Return what keeps roles from doing their part; why they could not say so only where nothing else is wrong."""
+    """Return the roles' refusals. Without any other error, return why the roles could not check."""
     found = [
         Finding(name, stage, text)
         for stage in STAGES
@@ -310,7 +309,7 @@ HEAD = (
 
 
 def vllm_fleet_lines(fleet: Mapping[str, Any]) -> list[str]:
-    """Return a fleet's plan as lines to read: a table a host, what would change, warnings, errors."""
+    """Return a fleet's plan as lines of text: a table per host, changes, warnings, errors."""
     lines: list[str] = []
     for name, host in fleet["hosts"].items():
         lines += ["", f"{name}: {host['facts']}"]
@@ -323,7 +322,7 @@ def vllm_fleet_lines(fleet: Mapping[str, Any]) -> list[str]:
             lines.append("  a reboot is pending, which is not allowed yet (host_tuning_reboot_allowed: true):")
             lines += [f"    {text}" for text in host["reboot"]]
         if "due" not in host:
-            lines.append("  from saved facts: what else a run would change is seen on the live host only")
+            lines.append("  from saved facts: only a live host shows the other changes of a run")
     for key, title in (("warnings", "WARNINGS"), ("errors", "ERRORS")):
         found = [item["message"] if isinstance(item, Mapping) else item for item in fleet[key]]
         lines += ["", f"{title} ({len(found)})", *[f"  {text}" for text in _grouped(found)]] if found else []
@@ -335,12 +334,12 @@ def vllm_fleet_lines(fleet: Mapping[str, Any]) -> list[str]:
 
 
 def vllm_fleet_summary(fleet: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what of a fleet's plan a person or the next node of a workflow decides by.
+    """Return the part of a fleet's plan by which a person or the next node of a workflow decides.
 
     Returns:
         ``changing`` (names of hosts), ``changes`` (lines by host), ``down`` (by host, as in the plan),
-        ``errors`` and ``warnings`` (sentences), ``failure`` (why plan.yml fails; empty where it does not), ``text``
-        (all of the plan, as people read it).
+        ``errors`` and ``warnings`` (sentences), ``failure`` (why plan.yml fails; empty if it does not), ``text``
+        (the complete plan as text).
     """
     changes = {name: found for name, host in fleet["hosts"].items() if (found := _changes(host))}
     return {
@@ -355,13 +354,13 @@ def vllm_fleet_summary(fleet: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _changes(host: Known) -> list[str]:
-    """Return what a run would do on a host: below the models, to the models, and what is down meanwhile."""
+    """Return the changes of a run on a host: before the models, to the models, and the downtimes."""
     due = [f"{STAGES[stage]}: {text}" for stage, texts in host.get("due", {}).items() for text in texts]
     return [*due, *host["changes"], *[f"! {Down(**one).line}" for one in host.get("down", [])]]
 
 
 def _grouped(sentences: Sequence[str]) -> list[str]:
-    """Return sentences that begin with a host's name, those that are the same for several hosts as one."""
+    """Return sentences that begin with a host's name. Equal sentences of several hosts are merged."""
     hosts: dict[str, list[str]] = {}
     for sentence in sentences:
         host, _, rest = sentence.partition(": ")
@@ -370,13 +369,13 @@ def _grouped(sentences: Sequence[str]) -> list[str]:
 
 
 def _narrowed(rows: Sequence[Sequence[str]]) -> list[list[str]]:
-    """Return rows without the columns that say nothing of any model."""
+    """Return rows without the columns that are empty for all models."""
     kept = [column for column in range(len(HEAD)) if any(row[column] != "-" for row in rows[1:])]
     return [[row[column] for column in kept] for row in rows]
 
 
 def _runs(parts: Sequence[str]) -> str:
-    """Return numbers and ranges, those that join as one: 0-9 and 10-19 are 0-19."""
+    """Return numbers and ranges, with adjacent ones merged: 0-9 and 10-19 become 0-19."""
     runs: list[tuple[int, int]] = []
     for part in parts:
         first, _, last = part.partition("-")

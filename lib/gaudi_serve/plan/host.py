@@ -1,7 +1,7 @@
-"""The plan of a host: what is to run there, and everything that is wrong with the request.
+"""The plan of a host: its models, and all findings about the request.
 
-Pure functions: the same inputs give the same plan, and nothing is touched. A model goes through it once: it is resolved
-(merged and completed), checked, placed, launched, and what it costs is counted; its digest comes last.
+Pure functions: the same inputs give the same plan, and nothing is changed. Each model is resolved (merged and
+completed), checked, placed and launched. Then its cost is estimated, and its digest is computed last.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ from .sharing import named, smoke_of
 from .version import served_by
 from .wanted import Wanted
 
-AWAITS_DRIVER = "its devices do not answer before the run has installed their driver: its models are planned then"
+AWAITS_DRIVER = "its devices do not answer until the run has installed their driver; the models are planned after that"
 
 
 @dataclass(frozen=True)
 class HostPlan:
-    """What is to run on a host, every mistake in what was requested, and notes on the host itself.
+    """The planned models of a host, all findings about the request, and notes about the host.
 
-    left: models that are not planned now and go on as they are, of each why.
+    left: models that are not planned now and stay unchanged, each with the reason.
     """
 
     host: str
@@ -47,7 +47,7 @@ class HostPlan:
     left: Mapping[str, str] = field(default_factory=dict)
 
     def as_dict(self) -> dict[str, Any]:
-        """Return it as ``vllm_plan`` does."""
+        """Return the plan as filter ``vllm_plan`` returns it."""
         return {
             "models": [model.as_dict() for model in self.models],
             "errors": [one.as_dict() for one in self.findings],
@@ -74,7 +74,7 @@ def vllm_plan(
     weights_come: bool = True,
     move_allowed: bool = False,
 ) -> dict[str, Any]:
-    """Return ``{models, errors, warnings, left}``, the plan of one host; left: models that go on as they are, and why.
+    """Return ``{models, errors, warnings, left}``, the plan of one host. left: unchanged models, with the reason.
 
     The arguments are those of ``Wanted`` and of plan_models.
     """
@@ -101,15 +101,15 @@ def plan_models(
     """Plan the models of one host.
 
     Args:
-        host_name: how messages call the host.
-        wanted: what is requested; its models must be a list.
-        host: host facts, as module gaudi_facts returns them in ``gaudi_host``.
-        images: what filter vllm_images returned; models may leave out a built image's tag.
-        addresses: by host, where those of models over several hosts reach each other. A part of such a model does not
-            know the other parts yet; ``with_peers`` tells it.
+        host_name: The name of the host in messages.
+        wanted: The request. Its models must be a list.
+        host: The facts that module gaudi_facts returns in ``gaudi_host``.
+        images: The result of filter vllm_images. Models may leave out the tag of a built image.
+        addresses: By host, the address for models over several hosts. ``with_peers`` then joins the parts of such a
+            model.
 
     Returns:
-        The plan. A user's mistake never raises, and is one of its findings.
+        The plan. A user's mistake never raises; it is one of its findings.
     """
     nics = wanted.nics or host.get("host_nics")
     judged = with_health(host, wanted.cards_excluded, wanted.cards_accepted)
@@ -132,7 +132,7 @@ def plan_models(
 
 
 def _notes(machine: Host, host: Mapping[str, Any], wanted: Wanted) -> tuple[str, ...]:
-    """Return what is worth knowing of a host, serial numbers in variables that no card has among it."""
+    """Return the notes about a host, including serial numbers in variables that no card has."""
     named = {"accelerator_cards_excluded": wanted.cards_excluded, "accelerator_cards_accepted": wanted.cards_accepted}
     unknown = [text for key, serials in named.items() for text in serial_notes(host, key, serials)]
     health = (*sick_cards(host), *card_warnings(host), *wanted.port_notes)
@@ -140,7 +140,7 @@ def _notes(machine: Host, host: Mapping[str, Any], wanted: Wanted) -> tuple[str,
 
 
 def _in_both(host_name: str, wanted: Wanted) -> tuple[Finding, ...]:
-    """Return what is wrong with serial numbers that are excluded and accepted."""
+    """Return the finding for serial numbers that are both excluded and accepted."""
     key = "accelerator_cards_accepted"
     both = sorted({*wanted.cards_excluded} & {*wanted.cards_accepted})
     text = f"{host_name}: {key} {', '.join(both)}: accelerator_cards_excluded has the same; leave one of them out"
@@ -150,13 +150,13 @@ def _in_both(host_name: str, wanted: Wanted) -> tuple[Finding, ...]:
 def with_peers(
     plan: HostPlan, plans: Mapping[str, HostPlan], addresses: Mapping[str, str], images: Mapping[str, Mapping[str, str]]
 ) -> HostPlan:
-    """Return the plan of a host whose models know their parts on other hosts.
+    """Return the plan of a host, with its models joined to their parts on other hosts.
 
     Args:
-        plan: what plan_models returned.
-        plans: those of all hosts of its models, its own among them, as every one of the hosts makes them.
-        addresses: as plan_models has them.
-        images: by host, the ids by name of the images that the run leaves as they are.
+        plan: The plan that plan_models returned.
+        plans: The plans of all hosts of its models, including its own. Every host makes the same ones.
+        addresses: See plan_models.
+        images: By host, the ids by name of the images that the run does not change.
     """
     models: list[PlannedModel] = []
     findings = list(plan.findings)
@@ -183,7 +183,7 @@ def with_peers(
 
 
 def _checked(requests: Sequence[ResolvedModel], site: Site, weights_come: bool) -> list[Mistake]:
-    """Return what of each model cannot be on its host."""
+    """Return the mistakes of each model on its host."""
     checked = [
         (request, host_problems(request.spec, site.host, request.weights, site.release, weights_come))
         for request in requests
@@ -199,9 +199,9 @@ def _names(models: Sequence[Any]) -> set[str]:
 def _placed(
     requests: Sequence[ResolvedModel], named: set[str], site: Site, host_name: str, move_allowed: bool
 ) -> tuple[list[PlannedModel], list[Mistake]]:
-    """Place all models whose number of cards is sound, also those that something else is wrong with.
+    """Place all models with a valid number of cards, also if they have other problems.
 
-    The running ones of the others (``named``) keep their cards: a mistake must not give them away.
+    The other models (``named``) keep the cards on which they run, so that a mistake does not free them.
     """
     host = site.host
     if host.awaits_driver:
@@ -234,7 +234,7 @@ def _placed(
 
 
 def _besides(placement: Placement, host: Host, left: Sequence[Card]) -> int:
-    """Return how many of the cards that nobody has a model could have besides its own: those of their kind."""
+    """Return the number of free cards of the same kind that a model could have in addition."""
     mine = [card for card in host.cards if card.module_id in placement.module_ids]
     if any(card.alone for card in mine):
         return 0

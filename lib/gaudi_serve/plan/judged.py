@@ -1,4 +1,4 @@
-"""What a plan means for a run: why it must not begin on a host, which stages it has there, and what it tells."""
+"""The decisions of a plan for a run: why it must not begin on a host, its stages there, and its output."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ Known = Mapping[str, Any]
 
 
 def reasons(known: Known, stages: Sequence[str], findings: Sequence[Finding], host_name: str) -> list[str]:
-    """Return why a run must not begin on a host, a sentence each.
+    """Return why a run must not begin on a host, one sentence per reason.
 
     Args:
-        known: the host's variables; read are the facts ``<role>_refusal``, ``preflight_unclear``.
-        stages: the stages that the run is about.
-        findings: what is wrong with the plan of the models.
-        host_name: how messages call the host.
+        known: The host's variables, with the facts ``<role>_refusal`` and ``preflight_unclear``.
+        stages: The stages of the run.
+        findings: The findings of the plan of the models.
+        host_name: The name of the host in messages.
     """
     found = [one.message for one in findings] if _counts(stages) else []
     for stage in STAGES:
@@ -34,13 +34,13 @@ def reasons(known: Known, stages: Sequence[str], findings: Sequence[Finding], ho
 def judged(
     host_name: str, known: Known, stages: Sequence[str], findings: Sequence[Finding], warnings: Sequence[str]
 ) -> dict[str, Any]:
-    """Return the facts by which a run begins on a host or does not.
+    """Return the facts that decide whether a run begins on a host.
 
     Returns:
-        ``preflight_refusal`` (sentences), ``preflight_stages`` (what runs), ``preflight_lines`` (what would change) and
-        ``preflight_warnings``.
+        ``preflight_refusal`` (sentences), ``preflight_stages`` (the stages that run), ``preflight_lines`` (the pending
+        changes) and ``preflight_warnings``.
     """
-    # Of models behind a gateway that the run is about, mistakes are worth a warning.
+    # If the run is only about a gateway, mistakes in the models behind it are warnings.
     beside = [] if _counts(stages) else [one.message for one in findings]
     now = [role for role in stages if role not in PLANNED] if awaits_driver(known) else stages
     return {
@@ -48,7 +48,7 @@ def judged(
         "preflight_stages": StageChanges.of(known, now).roles(now),
         "preflight_lines": pending_lines(known, now),
         "preflight_warnings": [*warnings, *beside],
-        # Later playbooks of this run take the facts as they are; a host that is refused sees none of them.
+        # Later playbooks of this run reuse these facts. They skip a refused host.
         "preflight_passed": True,
     }
 

@@ -1,4 +1,4 @@
-"""From a placed model to its container: the exact launch of its engine, and what the toolkit adds to it."""
+"""The container of a placed model: the exact launch of its engine, and the additions of the toolkit."""
 
 from __future__ import annotations
 
@@ -22,42 +22,42 @@ from .between import crosses_nics, with_nics
 from .distributed import mounts_between, variables_between
 from .model import Container, Placement
 
-# The manual's container settings (its sections 1.2.1 and 3.1.1). All other capabilities are dropped, but for the one
-# by which root in the container reads weights and writes caches that belong to another user.
+# The container settings of the manual (sections 1.2.1 and 3.1.1). All other capabilities are dropped. Only this one is
+# added: with it, root in the container can read weights and write caches that belong to another user.
 FOREIGN_FILES = "DAC_OVERRIDE"
 PRIVILEGED_PORTS = 1024
 LEAST_HANG_S = 300
 HUB_NAME = re.compile(r"[\w.-]+/[\w.-]+")
 ALWAYS_SET = {"OMPI_MCA_btl_vader_single_copy_mechanism": "none"}
-# Where the processes of one server meet (gloo and vLLM's own channels). Without these variables they listen on the
-# host's outward address, and ask nobody for a key. Seen with vLLM 0.32: 13 sockets, all on loopback with both.
+# Interfaces on which the processes of one server connect (gloo and vLLM's own channels). Without these variables they
+# listen on the host's outward address without a key. Measured with vLLM 0.32: with both, all 13 sockets use loopback.
 INTERFACE = "GLOO_SOCKET_IFNAME"
-# With these, processes of other hosts are to reach those sockets.
+# With these options, processes of other hosts must reach those sockets.
 OVER_HOSTS = ("nnodes", "node_rank", "master_addr", "data_parallel_address", "kv_transfer_config", "ec_transfer_config")
 ON_LOOPBACK = {INTERFACE: "lo", "VLLM_HOST_IP": "127.0.0.1"}
 
 
 def vllm_launch(spec: Mapping[str, Any], host: Mapping[str, Any]) -> dict[str, Any]:
-    """Return how a model's server is started.
+    """Return the launch of a model's server.
 
     Args:
-        spec: a model as a user declares it (``weights``, ``tensor_parallel_size``, ...).
-        host: host facts: ``device_name``, ``ip``, ``interface``, ``modules``, ``accelerator``.
+        spec: A model as a user declares it (``weights``, ``tensor_parallel_size``, ...).
+        host: Host facts: ``device_name``, ``ip``, ``interface``, ``modules``, ``accelerator``.
 
     Returns:
         ``env`` (strings), ``args`` (after the server's module, or after ``vllm serve``),
         ``numactl`` (arguments or None), ``warnings`` (sentences).
 
     Raises:
-        InputError: for keys and values that docs/guides/models.md does not allow, a host without the facts that
-            the profile reads, a profile that does not exist, cards that are not free, and buckets that are
-            none or too many; the message names the model, the key and what is allowed.
+        InputError: A key or value is not allowed by docs/guides/models.md, the host does not have the facts that the
+            profile reads, the profile does not exist, cards are not free, or there are no or too many buckets. The
+            message names the model, the key and what is allowed.
     """
     known = _checked(spec, host)
     engine = ENGINES[profile_of(known, host.get("accelerator"))]
     if engine.reads_cards:
         _check_cards(known, host.get("modules"))
-    # An engine that passes all options on gets no more than its user has written.
+    # An engine that passes all options to vLLM gets only those that its user wrote.
     base = engine.defaults_of(known) if engine.own_options else {"tensor_parallel_size": 1}
     named = {"name": label(known), "served_model_name": label(known)} if engine.share else {}
     complete = Spec({**base, **named, **known, "launch_profile": engine.name})
@@ -66,10 +66,10 @@ def vllm_launch(spec: Mapping[str, Any], host: Mapping[str, Any]) -> dict[str, A
 
 
 def launched(spec: Spec, host: Host) -> Launch:
-    """Return the launch of a complete model whose keys have been checked.
+    """Return the launch of a complete model with checked keys.
 
     Raises:
-        InputError: for facts that the engine reads and the host lacks, and for what the engine refuses.
+        InputError: The host does not have a fact that the engine reads, or the engine refuses the model.
     """
     engine = engine_of(spec)
     for key in engine.reads:
@@ -88,7 +88,7 @@ def _checked(given: Any, host: Any) -> dict[str, Any]:
     profile = profile_of(spec, platform)
     if profile not in ENGINES:
         raise refusal(label(spec), "launch_profile", profile, f"is not one of {', '.join(ENGINES)}")
-    # The scripts take the name of a hub's repository too; a host serves folders.
+    # The scripts also accept the name of a hub's repository. A host serves folders.
     named = isinstance(spec.get("weights"), str) and HUB_NAME.fullmatch(spec["weights"])
     known = {**spec, "weights": f"/{spec['weights']}"} if named else spec
     for key, value, allowed in findings({"name": "model", **known}):
@@ -122,10 +122,10 @@ def container_of(
 ) -> Container:
     """Return everything that the container of a model on these cards needs.
 
-    ``spec`` has the vLLM that serves it; ``addresses`` are those of a Site.
+    ``spec`` includes the version of vLLM. ``addresses`` are those of a Site.
 
     Raises:
-        InputError: when the engine refuses the wish.
+        InputError: The engine refuses the request.
     """
     cache = _cache_path(spec, host, release)
     platform, engine = platform_of(host.accelerator), engine_of(spec)
@@ -167,13 +167,13 @@ def _whole_environment(
     cache: str | None,
     between: Mapping[str, str],
 ) -> dict[str, str]:
-    """Return all variables of a server: of its launch, of its platform, and of its user, who has the last word."""
+    """Return all variables of a server: from its launch, from its platform, and last from its user."""
     env = _environment(launch, access)
     if not engine_of(spec).own_options and len(placement.module_ids) > 1:
         env.update(platform.env_between)
     if platform.cache_variable and cache:
         env[platform.cache_variable] = cache
-    # Ray compares the address with the one of its own node; the vendor's scripts choose an interface themselves.
+    # Ray compares the address with that of its own node. The vendor's scripts choose an interface themselves.
     if "ray" not in launch.args and not any(spec.get(key) for key in OVER_HOSTS):
         env = {**ON_LOOPBACK, **env}
     env |= between
@@ -181,22 +181,23 @@ def _whole_environment(
 
 
 def _environment(launch: Launch, access: DeviceAccess | None) -> dict[str, str]:
-    """Return a launch's environment without what gives devices: the supervisor alone sets that.
+    """Return a launch's environment without the variables that select devices. Only the supervisor sets those.
 
-    Of two variables a runtime takes one, and the exact launch of deepseek_r1 says ALL, which the runtime does not know.
+    A runtime reads only one of two variables. deepseek_r1's exact launch sets one of them to ALL, which the runtime
+    does not accept.
     """
     given = {*access.variables, *access.forbidden} if access else set()
     return {key: value for key, value in {**ALWAYS_SET, **launch.environment}.items() if key not in given}
 
 
 def _of_placement(host: Host, placement: Placement) -> Host:
-    """Return a host with the cards of a placement alone: another card that is divided changes nothing for these."""
+    """Return a host with only the cards of a placement, because other divided cards do not affect these."""
     mine = tuple(card for card in host.cards if card.module_id in placement.module_ids)
     return replace(host, cards=mine) if mine else host
 
 
 def _given(access: DeviceAccess | None, host: Host, placement: Placement) -> DeviceAccess | None:
-    """Return how a container gets the devices of a placement; None where it gets none."""
+    """Return the access of a container to the devices of a placement, or None without devices."""
     if access is None or not placement.module_ids:
         return None
     known = {card.module_id: card.device_id for card in host.cards}
@@ -206,9 +207,9 @@ def _given(access: DeviceAccess | None, host: Host, placement: Placement) -> Dev
 
 
 def _near(host: Host, placement: Placement) -> list[str]:
-    """Return the options by which a server stays on the processors and in the memory that are near its devices.
+    """Return the options that bind a server to the processors and the memory near its devices.
 
-    Empty where they lie on several NUMA nodes or on none, or where its engine binds itself.
+    Empty if the devices are on several NUMA nodes or on none, or if the engine binds itself.
     """
     cards = [card for card in host.cards if card.module_id in placement.module_ids]
     nodes = {card.numa_node for card in cards}
@@ -219,7 +220,7 @@ def _near(host: Host, placement: Placement) -> list[str]:
 
 
 def _passed_twice(own: Sequence[str], added: Sequence[str], profile: str) -> list[str]:
-    """Return a sentence for each option that a profile's launch has, and that the model sets to something else."""
+    """Return a sentence for each option of a profile's launch that the model sets to another value."""
     before = _by_option(own)
     return [
         f"{name} is passed twice: the launch of profile {profile} has {shown(before[name])}, the model {shown(text)}; "
@@ -230,7 +231,7 @@ def _passed_twice(own: Sequence[str], added: Sequence[str], profile: str) -> lis
 
 
 def _by_option(args: Sequence[str]) -> dict[str, str]:
-    """Return arguments by option, as vLLM compares its names; of a flag, whether it is set."""
+    """Return arguments by option, with names as vLLM compares them. A flag has the value true or false."""
     found: dict[str, str] = {}
     name = ""
     for part in args:
@@ -250,27 +251,27 @@ def _capabilities(spec: Spec, platform: Platform) -> list[str]:
 
 
 def _arguments(container: Container, spec: Spec, placed: Spec, placement: Placement, live: LiveModel) -> list[str]:
-    """Return the exact launch, plus what a user adds: the served name, and further options of vLLM.
+    """Return the exact launch, plus the served name and the user's further options of vLLM.
 
-    The options stand in the order of their names: an inventory's own order says nothing, and gets lost in AWX, which
-    gives every variable with sorted keys. A server may run with the very same options in another order, since an
-    earlier version of the toolkit launched it in the order that its user wrote. That order stays, and the server is
-    not restarted. Of what runs only the order of these options is taken: the engine's own arguments and the served
-    name are always those of the plan. Where the live command is not known, the digest tells the inventory's order.
+    The options are sorted by name, because AWX sorts the keys of every variable, which loses the inventory's order. A
+    server that an earlier version of the toolkit launched can run with the same options in another order. That order
+    stays, so that the server is not restarted. Only the order of these options comes from the running server. The
+    engine's own arguments and the served name always come from the plan. If the live command is unknown, the digest
+    shows whether the inventory's order was used.
 
     Args:
-        container: everything else, with the engine's own arguments in ``args``.
-        spec: the model as it is requested.
-        placed: the same as its launch has seen it.
-        placement: its cards.
-        live: what serves it now.
+        container: The rest of the container, with the engine's own arguments in ``args``.
+        spec: The requested model.
+        placed: The same model as its launch received it.
+        placement: Its cards.
+        live: The model that runs now.
     """
     engine = engine_of(spec)
     if not engine.own_options:
         head, tail = container.args[:1], []
         requested = {key: value for key, value in placed.items() if key in OPTION_NAMES}
     else:
-        # A server of several models knows each by its own name.
+        # A server of several models has a served name for each of them.
         named = [] if engine.share else ["--served-model-name", spec["served_model_name"]]
         head, tail = list(container.args), named
         used = OWN_KEYS | engine.consumed
@@ -289,12 +290,12 @@ def _arguments(container: Container, spec: Spec, placed: Spec, placement: Placem
 
 
 def _is_there(option: Sequence[str], args: Sequence[str]) -> bool:
-    """Tell whether arguments have an option already: some launches name Ray for more cards than a host has."""
+    """Return whether arguments already contain an option. Some launches set Ray for more cards than a host has."""
     return _by_option(option).items() <= _by_option(args).items()
 
 
 def _same_options(present: Sequence[str], options: Sequence[list[str]]) -> bool:
-    """Tell whether arguments are these options, in whatever order."""
+    """Return whether arguments are these options in any order."""
     left = {option[0]: option for option in options}
     place = 0
     while place < len(present):
@@ -309,7 +310,7 @@ def _cache_path(spec: Spec, host: Host, release: str) -> str | None:
     path: str | None = spec.get("recipe_cache_path")
     if not path or spec.get("recipe_cache_exact"):
         return path
-    # Recipes of another release, precision or device do not fit, and two models must not share one.
+    # Recipes do not fit another release, precision or device, and two models must not share them.
     device = re.sub(r"[^\w.-]+", "-", host.device_name or "cpu")
     leaf = f"{release}-{spec.get('dtype', 'auto')}-{device}"
     parent = path.rstrip("/")
@@ -327,22 +328,22 @@ def _mounts(spec: Spec, cache: str | None, launch: Launch) -> list[dict[str, Any
 
 
 def _numactl(launch: Launch, host: Host, placement: Placement) -> list[str] | None:
-    """Return the vendor's binding, with disjoint cores where its rule would give two cards the same."""
+    """Return the vendor's core binding, with disjoint cores if its rule would give two cards the same cores."""
     numactl = launch.numactl
     cores = disjoint_cores(host)
     if numactl and all(number in cores for number in placement.module_ids):
         numactl = ["-C", ",".join(cores[number] for number in placement.module_ids), *numactl[2:]]
-    # More cards on a node than cores: a range such as 4-3, which numactl refuses.
+    # With more cards than cores on a node, the range would be such as 4-3, which numactl refuses.
     bounds = [part.partition("-") for part in numactl[1].split(",")] if numactl else []
     return numactl if all(int(first) <= int(last) for first, _, last in bounds) else None
 
 
 def disjoint_cores(host: Host) -> dict[int, str]:
-    """Return ``{module_id: core range}`` where the vendor's rule would give two cards the same cores.
+    """Return ``{module_id: core range}`` for nodes on which the vendor's rule gives two cards the same cores.
 
-    The vendor's script gives a card the slice ``module_id mod n`` of its node's cores, n being the
-    cards of the node. Where a node's module_ids are not consecutive, two cards get the same slice;
-    those nodes are cut by the cards' order instead. Nodes on which the rule holds are left out.
+    The vendor's script gives a card the slice ``module_id mod n`` of its node's cores, for n cards on the node. If a
+    node's module_ids are not consecutive, two cards get the same slice. Such nodes are divided by the order of the
+    cards instead. Nodes on which the rule works are left out.
     """
     nodes: dict[int, list[Card]] = {}
     for card in host.cards:
@@ -367,36 +368,34 @@ def _core_warnings(launch: Launch, numactl: list[str] | None, placement: Placeme
     if launch.numactl and numactl != launch.numactl and numactl:
         return [
             f"cards {list(placement.module_ids)} get cores {numactl[1]}: the vendor's rule ({launch.numactl[1]}) would "
-            "give cards of one NUMA node the same cores, as their module_ids are not consecutive"
+            "give cards of one NUMA node the same cores, because their module_ids are not consecutive"
         ]
     return []
 
 
 def _listener_warnings(spec: Spec, env: Mapping[str, str]) -> list[str]:
-    """Return that a server's workers listen beyond loopback, as a vendor's exact launch or a user has it."""
+    """Return a warning if a server's workers listen beyond loopback, through its exact launch or its user."""
     if spec.members or all(env.get(name) == value for name, value in ON_LOOPBACK.items()):
         return []
     interface = env.get(INTERFACE)
     where = "on the host's outward address" if interface in (None, "", "lo") else f"on interface {interface}"
-    return [
-        f"its workers listen {where} too, and ask for no key: docs/explanation/security.md has the rule for a firewall"
-    ]
+    return [f"its workers also listen {where}, without a key; docs/explanation/security.md has the firewall rule"]
 
 
 def launch_warnings(spec: Spec, platform: Platform) -> list[str]:
-    """Return what of a model's keys is allowed, and does nothing, or more than a user may think."""
+    """Return warnings about keys that are allowed, but have no effect or a risk."""
     read = ("recipe_cache_path",) if platform.cache_variable else ()
     ignored = sorted(key for key in engine_of(spec).ignored if spec.get(key) is not None and key not in read)
     found = [f"profile {spec.launch_profile} ignores {', '.join(ignored)}"] if ignored else []
     sockets = [mount["source"] for mount in spec.get("mounts", []) if mount["source"].endswith("/docker.sock")]
-    found += [f"mounts {path}: who gets into the server is root on the host then" for path in sockets]
+    found += [f"mounts {path}: anyone who breaks into the server is then root on the host" for path in sockets]
     names = sorted({"LD_PRELOAD", "LD_LIBRARY_PATH", "PATH"} & set(spec.get("env", {})))
     found += [f"env sets {name}, in place of the image's own" for name in names]
     hang = spec.get("hang_timeout_s")
     if hang and hang < LEAST_HANG_S:
         found.append(
-            f"hang_timeout_s {hang} is below {LEAST_HANG_S}: a graph that compiles while serving may take longer, and "
-            "the server is started again then"
+            f"hang_timeout_s {hang} is below {LEAST_HANG_S}: a graph that compiles while serving can take longer, and "
+            "then the server is restarted"
         )
     if spec.port < PRIVILEGED_PORTS:
         found.append(f"port {spec.port} is below {PRIVILEGED_PORTS}: the server gets NET_BIND_SERVICE for it")

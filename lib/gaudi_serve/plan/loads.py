@@ -1,4 +1,4 @@
-"""Whether a model's engine can load its weights: their quantisation, and their architecture."""
+"""Checks whether a model's engine can load its weights: their quantisation and their architecture."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from .version import stated_version
 
 @dataclass(frozen=True)
 class _Asked:
-    """A quantisation that a server is to load: the key, its value, what comes before the sentence, and the method."""
+    """A quantisation that a server must load: key, value, start of the message, and method."""
 
     key: str
     value: object
@@ -29,7 +29,7 @@ class _Asked:
 
 
 def load_problems(spec: Spec, host: Host, weights: WeightsFacts, release: str) -> list[Problem]:
-    """Return which quantisation of a model its engine cannot load in any image of the release."""
+    """Return the problems with quantisations that no image of the release can load with this engine."""
     platform, loads, row = _known(spec, host, release)
     if loads is None:
         return []
@@ -45,23 +45,21 @@ def load_problems(spec: Spec, host: Host, weights: WeightsFacts, release: str) -
 
 
 def load_notes(spec: Spec, host: Host, weights: WeightsFacts, release: str) -> list[str]:
-    """Return what of a model an image of the release may not load, and an architecture that is on no list."""
+    """Return notes about quantisations that some images cannot load, and about unlisted architectures."""
     platform, loads, row = _known(spec, host, release)
     notes = []
     for asked in _asked(spec, weights) if loads else ():
         since = loads.method(asked.stored.method) if loads else None
         name = asked.said.removesuffix(" ") or f"quantization {shown(asked.value)}"
         if since is None:
-            notes.append(f"{name} is not known to load with {_here(spec, platform, row)}; try it on one host")
+            notes.append(f"{name} may not load with {_here(spec, platform, row)}; try it on one host first")
         elif since and row and not _version(spec) and not row.has(since, all_of_it=True):
-            notes.append(
-                f"{name} needs an image with vLLM {since} or newer; of release {row.name} there are {_vllm(row)}"
-            )
+            notes.append(f"{name} needs an image with vLLM {since} or newer; release {row.name} has {_vllm(row)}")
     kind = architecture(weights.architecture)
     if kind and platform.name in SERVED and kind[0] not in SERVED[platform.name]:
         notes.append(
-            f"architecture {shown(kind[1])} of its config.json is on no list of what is served on {platform.title}; "
-            "try it on one host"
+            f"architecture {shown(kind[1])} of its config.json is on no list of architectures for {platform.title}; "
+            "try it on one host first"
         )
     return notes
 
@@ -69,25 +67,25 @@ def load_notes(spec: Spec, host: Host, weights: WeightsFacts, release: str) -> l
 def _known(spec: Spec, host: Host, release: str) -> tuple[Platform, Loads | None, Release | None]:
     platform, engine = platform_of(host.accelerator), engine_of(spec)
     row = platform.release(release)
-    # Of an engine that the release does not have, that alone is said.
+    # If the release does not have the engine, only that is reported.
     known = engine.serves(platform) and (row is None or engine.name in row.engines)
     return platform, engine.loads.get(platform.name) if known else None, row
 
 
 def _asked(spec: Spec, weights: WeightsFacts) -> Iterator[_Asked]:
-    """Yield the quantisation of the weights, and the one that the user asks for besides."""
+    """Yield the quantisation of the weights, and another one that the user requests."""
     found = stored(weights.architecture)
     if found:
         key, value, where = weights.said(spec)
         yield _Asked(key, value, f"{where}{found.said} ", found)
     wanted = spec.get("quantization")
-    # With modelopt the weights say which; the rest is said by the engine that turns the option into something else.
+    # With modelopt the weights name the method. The engine reports options that it converts to others.
     if isinstance(wanted, str) and wanted and wanted not in ("modelopt", found and found.method):
         yield _Asked("quantization", wanted, "", Stored(SAME.get(wanted, wanted), wanted, False))
 
 
 def _refused(asked: Stored, loads: Loads, row: Release | None, version: str | None = None) -> bool:
-    """Tell whether nothing of a release loads it; with a version, whether that one does not."""
+    """Return whether a release, or one version of vLLM, cannot load a quantisation."""
     since = loads.method(asked.method)
     if since is None:
         return loads.refused is None or asked.method in loads.refused
@@ -97,7 +95,7 @@ def _refused(asked: Stored, loads: Loads, row: Release | None, version: str | No
 
 
 def _version(spec: Spec) -> str | None:
-    """Return the vLLM of the model's image, where it is known."""
+    """Return the version of vLLM in the model's image, or None."""
     return stated_version(spec) if spec.launch_profile == PLUGIN else None
 
 
@@ -111,14 +109,14 @@ def _here(spec: Spec, platform: Platform, row: Release | None) -> str:
 
 
 def _others(spec: Spec, asked: _Asked, platform: Platform) -> str:
-    """Return who loads it: releases and their engines, or what this platform loads."""
+    """Return the releases and engines that can load it, or else the methods that this platform loads."""
     found = []
     for row in RELEASES if platform.release(RELEASES[-1].name) else ():
         names = [
             name
             for name in row.engines
             if name in ENGINES
-            and not ENGINES[name].share  # its fork is the same as that of the engine for one model
+            and not ENGINES[name].share  # It has the same fork as the engine for one model.
             and platform.name in ENGINES[name].loads
             and not _refused(asked.stored, ENGINES[name].loads[platform.name], row)
         ]
@@ -130,4 +128,4 @@ def _others(spec: Spec, asked: _Asked, platform: Platform) -> str:
         for one in {engine_of(spec).name: engine_of(spec)}.values()
         for name in one.loads[platform.name].since
     )
-    return f"nothing on {platform.title} does; take weights that are not quantised, or by one of {', '.join(methods)}"
+    return f"nothing on {platform.title} does; use weights that are not quantised, or by one of {', '.join(methods)}"

@@ -1,4 +1,4 @@
-"""One model of a plan: its wish, its place, its container, and what it will cost."""
+"""One planned model: its request, its placement, its container, and its cost."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from ..model.spec import Spec
 from ..model.vllm_options import AUTO_LENGTH, BLOCK
 from ..platforms import DeviceAccess
 
-# What a running server depends on: if it differs, a restart is due.
+# The parameters of a running server. It restarts if one of them differs.
 OF_DIGEST = (
     *("image", "env", "args", "numactl", "runtime", "cap_add", "read_only", "ulimits", "mounts"),
     *("module_ids", "launch_profile"),
@@ -23,7 +23,7 @@ OF_DIGEST = (
 
 @dataclass(frozen=True)
 class Placement:
-    """The part of a model that runs on one host: its cards, and its rank among the hosts that share the model."""
+    """The part of a model on one host: its cards, and its rank among the hosts of the model."""
 
     host: str
     module_ids: tuple[int, ...] = ()
@@ -32,12 +32,12 @@ class Placement:
 
 @dataclass(frozen=True)
 class Container:
-    """What a server's container is started with.
+    """The parameters with which a server's container is started.
 
-    env, args: of the server, with all that its user and the toolkit add; buckets: the shapes that it warms up, as the
-    environment has them; None where the server chooses them. numactl: its arguments; None binds to no cores. access:
-    how it gets its devices; None where it gets none. bucket_file: the text of a file that one of the mounts brings to
-    the server. tokens: of one step at most. notes: sentences.
+    env, args: of the server, complete. buckets: the shapes that it warms up, as the environment sets them; None if the
+    server chooses them. numactl: its arguments; None: no core binding. access: its access to devices; None without
+    devices. bucket_file: the text of a file that one of the mounts provides. tokens: the most in one step. notes:
+    sentences.
     """
 
     env: Mapping[str, str]
@@ -55,24 +55,24 @@ class Container:
 
     @property
     def runtime(self) -> str | None:
-        """Return the runtime of the container engine; None for its default."""
+        """Return the runtime of Docker; None for its default."""
         return self.access.runtime if self.access else None
 
     def of_digest(self, spec: Spec, placement: Placement) -> str:
-        """Return the digest of a model that is started like this."""
+        """Return the digest of a model that is started with these parameters."""
         keys = {key: getattr(self, key) for key in OF_DIGEST if hasattr(self, key)}
         own = {"image": spec.get("image"), "launch_profile": spec.launch_profile}
-        # Where devices have ids for good, their numbers may change with a boot.
+        # The numbers of devices with permanent ids can change with a boot.
         devices = (self.access.ids if self.access else ()) or placement.module_ids
         return digest({**keys, **own, "module_ids": devices})
 
 
 @dataclass(frozen=True)
 class Cost:
-    """What a model takes; None for what cannot be known.
+    """The estimated cost of a model; None if unknown.
 
-    weights_gib: of each card, device_gib: of which each has so many. read_gib: of all files that a start reads.
-    memory: what plan_memory returns. graphs: that are warmed up, in warmup_s seconds, or warmup_cached_s with a filled
+    weights_gib: per card; device_gib: memory of each card. read_gib: of all files that a start reads.
+    memory: the result of plan_memory. graphs: warmed up in warmup_s seconds, or in warmup_cached_s with a filled
     recipe cache.
     """
 
@@ -89,7 +89,7 @@ class Cost:
 
     @property
     def down_for(self) -> str:
-        """Return for how long a model that starts again is down."""
+        """Return the downtime of a model that restarts, as a sentence."""
         seconds = self.warmup_s if self.warmup_cached_s is None else self.warmup_cached_s
         reading = f"the time to read {self.read_gib:.0f} GiB of weights"
         return f"it is down for {reading}" + (
@@ -99,9 +99,9 @@ class Cost:
 
 @dataclass(frozen=True)
 class ServedModel:
-    """One of the models that a server answers for: its name for clients, its folder, and what a start asks it.
+    """One of the models of a server: its name for clients, its folder, and its smoke requests after a start.
 
-    sees: it takes pictures.
+    sees: it accepts images.
     """
 
     served_model_name: str
@@ -114,10 +114,10 @@ class ServedModel:
 class PlannedModel:
     """A model that can be started.
 
-    placements: where it runs, one a host; the first has the endpoint. precision: in what it is served; None where
-    nobody knows. numa_node: the one of all its cards; None where they lie on several. served: the models that its
-    server answers for, as clients know them, with what each is asked after a start. rank: of the host that is planned
-    among those of the model. group: what its supervisor knows of those of the other hosts; None for one host.
+    placements: one per host; the first has the endpoint. precision: of the served model; None if unknown. numa_node:
+    that of all its cards; None if they are on several. served: the models of its server, with their smoke requests
+    after a start. rank: of the planned host among the hosts of the model. group: the data about the other hosts for
+    its supervisor; None for one host.
     """
 
     spec: Spec
@@ -133,18 +133,18 @@ class PlannedModel:
 
     @property
     def here(self) -> Placement:
-        """Return the part on the host that is planned."""
+        """Return the part on the planned host."""
         return self.placements[self.rank]
 
     @property
     def digest(self) -> str:
-        """Return what decides on a restart."""
+        """Return the digest. The model restarts if it changes."""
         own = self.container.of_digest(self.spec, self.here)
-        # A part is restarted with every other one.
+        # A change of one part restarts all of them.
         return hashlib.sha256(f"{own} {self.group['id']}".encode()).hexdigest()[:16] if self.group else own
 
     def as_dict(self) -> dict[str, Any]:
-        """Return it as ``vllm_plan`` does."""
+        """Return the model as filter ``vllm_plan`` returns it."""
         spec, container = self.spec, self.container
         numactl = container.numactl
         given = {key: spec.get(key) for key in ("max_model_len", "max_num_seqs")}
@@ -176,13 +176,13 @@ class PlannedModel:
 
 
 def bucket_limits(spec: Spec, container: Container) -> dict[str, Any] | None:
-    """Return what buckets are planned within, by the vendor's names; None where the server chooses its own.
+    """Return the limits for planned buckets, by the vendor's names; None if the server chooses its own.
 
-    ``ranges``: the server takes a range for each dimension, and no list. ``unknown`` names what of the model such
-    plans know nothing of: its steps have other shapes.
+    ``ranges``: the server accepts a range per dimension, not a list. ``unknown``: features of the model that such
+    plans do not support, because its steps have other shapes.
     """
     buckets = container.buckets
-    # Buckets for the traffic of one model are not those of several.
+    # Traffic of one model gives no buckets for several.
     if buckets is None or len(spec.served) > 1:
         return None
     limits = {key: int(spec[key]) for key in ("max_num_seqs", "max_model_len") if spec.get(key)}
@@ -203,9 +203,9 @@ def bucket_limits(spec: Spec, container: Container) -> dict[str, Any] | None:
 
 
 def digest(model: Mapping[str, Any]) -> str:
-    """Return the digest of all that a running server depends on: if it differs, a restart is due.
+    """Return the digest of all parameters of a running server. If it differs, the server restarts.
 
-    Its value is pinned by a test: a new version of the toolkit restarts no server whose launch did not change.
+    A test fixes its value: a new version of the toolkit restarts no server whose launch did not change.
     """
     text = json.dumps({key: model[key] for key in OF_DIGEST}, sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()[:16]

@@ -1,4 +1,4 @@
-"""The other hosts of a host's models: which they are, what is requested of them, and which models stay as they are."""
+"""The other hosts of a host's models: their names, their requested state, and the models that stay unchanged."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ DISTRIBUTED = "vllm_distributed_models"
 
 @dataclass(frozen=True)
 class Tied:
-    """The models over several hosts that a host has a part of, or may get one of.
+    """The models over several hosts of which a host has, or may get, a part.
 
-    chosen: the hosts of each model for which they are not those of its entry: chosen by the plan, or none, where no
-    part of it is planned in this run. left: by model, why its parts stay as they are. findings: why no hosts can be
-    chosen. peers: the hosts of its models, itself among them; those that could not be read are missing.
+    chosen: by model, its hosts if they are not those of its entry: chosen by the plan, or empty if this run plans no
+    part of it. left: by model, why its parts stay unchanged. findings: why no hosts can be chosen. peers: the hosts of
+    its models, including itself; hosts that could not be read are missing.
     """
 
     chosen: Mapping[str, Sequence[str]] = field(default_factory=dict)
@@ -42,7 +42,7 @@ class Tied:
 
 
 def catalogs_of(common: Collection[str]) -> Catalogs:
-    """Return what reads the catalog of a host by its own folders, none of them twice."""
+    """Return a function that reads the catalog of a host from its own folders, each only once."""
     folder = cache(catalog_folder)
 
     def catalog(own: Sequence[str]) -> tuple[Catalog, list[str]]:
@@ -59,11 +59,11 @@ def catalogs_of(common: Collection[str]) -> Catalogs:
 
 @dataclass(frozen=True)
 class Fleet:
-    """What the hosts of an inventory are planned by.
+    """The inputs of planning for the hosts of an inventory.
 
-    hostvars: variables by host. gateways: hosts that are gateways. run: the hosts of this run, also those that could
-    not be reached. facts_dir: the folder of saved facts, empty where hosts are read. catalogs: reads the catalog of a
-    host by its own folders.
+    hostvars: variables by host. gateways: the gateway hosts. run: the hosts of this run, including unreachable ones.
+    facts_dir: the folder of saved facts; empty for live facts. catalogs: reads the catalog of a host from its own
+    folders.
     """
 
     hostvars: Mapping[str, Known]
@@ -74,11 +74,11 @@ class Fleet:
     _choices: dict[str, dict[str, Choice]] = field(default_factory=dict)
 
     def is_saved(self, name: str) -> bool:
-        """Tell whether a host is planned by saved facts: an empty plan_facts_dir too keeps a playbook from reading."""
+        """Return whether a host is planned from saved facts. A playbook reads no host if plan_facts_dir is set."""
         return bool(self.facts_dir) or "plan_facts_dir" in self.hostvars[name]
 
     def groups(self, name: str) -> Groups | None:
-        """Return the hosts of each group of the inventory, as a host knows them."""
+        """Return the hosts of each inventory group, from a host's variables."""
         found = self.hostvars[name].get("groups")
         return found if isinstance(found, Mapping) else None
 
@@ -86,8 +86,8 @@ class Fleet:
         """Return the facts of a host, and why there are none.
 
         Args:
-            name: the host.
-            known: what is rendered of its variables, its facts among it.
+            name: The host.
+            known: Its rendered variables, including its facts.
         """
         if self.is_saved(name):
             return saved_facts(self.facts_dir, name)
@@ -98,22 +98,22 @@ class Fleet:
         return {}, "could not be read; see above, or plan it from saved facts (plan_facts_dir)"
 
     def live(self, name: str) -> Known | None:
-        """Return ``gaudi_host`` of a host as it was read; None of one that was not, or that has none that is sound."""
+        """Return ``gaudi_host`` as it was read from a host; None if it was not read or is invalid."""
         known = {} if self.is_saved(name) else rendered_of(self.hostvars[name], ("gaudi_host",))[0]
         host = self.facts(name, known)[0].get("gaudi_host")
         return host if isinstance(host, Mapping) else None
 
     def over_nics(self, name: str) -> bool:
-        """Tell whether the inventory lets the cards of a host use network cards with RDMA to other hosts."""
+        """Return whether the inventory lets the cards of a host use RDMA network cards to other hosts."""
         values, _ = rendered_of(self.hostvars[name], ("accelerator_network_between",))
         return between_of(values).kind == NICS
 
     def choices(self, entries: Sequence[Known], offered: Mapping[str, Sequence[str]]) -> dict[str, Choice]:
-        """Return the choice for each entry with a number of hosts, made once for all hosts that see the same.
+        """Return the choice for each entry with a number of hosts. Hosts with the same entries share one choice.
 
         Args:
-            entries: of ``vllm_distributed_models``.
-            offered: by model, the hosts to choose from.
+            entries: The entries of ``vllm_distributed_models``.
+            offered: By model, the hosts from which to choose.
         """
         key = json.dumps([entries, offered], sort_keys=True, default=str)
         if key not in self._choices:
@@ -121,11 +121,12 @@ class Fleet:
         return self._choices[key]
 
     def peer(self, name: str, chosen: Mapping[str, Sequence[str]], left: Mapping[str, str]) -> Peer | None:
-        """Return what is requested of a host, and its facts; None where either is wrong.
+        """Return the requested state and the facts of a host; None if either is invalid.
 
         Args:
-            name: the host.
-            chosen, left: as Tied has them.
+            name: The host.
+            chosen: See Tied.
+            left: See Tied.
         """
         known, unread = rendered(self.hostvars[name], facts=not self.is_saved(name))
         given, problem = self.facts(name, known)
@@ -140,7 +141,7 @@ class Fleet:
     def wanted(
         self, name: str, known: Known, facts: Known, values: Known, catalog: Mapping[str, Any], tied: Tied
     ) -> Wanted:
-        """Return what is requested of a host, by its variables and its facts."""
+        """Return the requested state of a host, from its variables and its facts."""
         address = str(known.get("fleet_address") or facts["gaudi_host"]["ip"])
         models, distributed = values["vllm_models"], values[DISTRIBUTED]
         return Wanted(
@@ -166,14 +167,14 @@ class Fleet:
 
 
 def tied_models(name: str, fleet: Fleet, waits: bool = False) -> Tied:
-    """Return the models over several hosts of a host. All hosts of a model come to the same, by the same facts.
+    """Return the models over several hosts of a host. All hosts of a model get the same result from the same facts.
 
-    Without such models, no variable of another host is read.
+    Without such models, it reads no variable of another host.
 
     Args:
-        name: the host.
-        fleet: what hosts are planned by.
-        waits: the host is planned again after its driver was installed, and no hosts are chosen before.
+        name: The host.
+        fleet: The inputs of planning.
+        waits: The host will be planned again after its driver is installed. No hosts are chosen before that.
     """
     own, _ = rendered_of(fleet.hostvars[name], (DISTRIBUTED,))
     entries = {str(one.get("name")): one for one in entries_of(own.get(DISTRIBUTED))}
@@ -200,13 +201,13 @@ def tied_models(name: str, fleet: Fleet, waits: bool = False) -> Tied:
     mine = [hosts for model in entries if name in (hosts := chosen.get(model, offered[model]))]
     names = dict.fromkeys(other for hosts in mine for other in hosts if other in fleet.hostvars)
     peers = {other: one for other in names if (one := fleet.peer(other, chosen, left))}
-    # What other hosts leave as it is keeps its cards in their plans, and is not matter of this one.
+    # Models that stay unchanged on other hosts keep their cards there, and do not concern this host.
     own = {model: text for model, text in left.items() if name in offered[model]}
     return Tied(chosen, own, findings, peers)
 
 
 def _offered(entry: Known, name: str, fleet: Fleet) -> Sequence[str]:
-    """Return the hosts of an entry, or those that the plan chooses from, in the order of the inventory."""
+    """Return the hosts of an entry, or the hosts from which the plan chooses, in the order of the inventory."""
     if not is_counted(entry):
         return list(entry[HOSTS])
     hosts = (fleet.groups(name) or {}).get(str(entry.get(GROUP)), ())
@@ -214,7 +215,7 @@ def _offered(entry: Known, name: str, fleet: Fleet) -> Sequence[str]:
 
 
 def _chosen(entries: Sequence[Known], offered: Mapping[str, Sequence[str]], fleet: Fleet) -> dict[str, Choice]:
-    """Return the choice for each entry with a number of hosts, each with what those before it have got."""
+    """Return the choice for each entry with a number of hosts, in order. Each sees the choices before it."""
     names = dict.fromkeys(one for entry in entries for one in offered[str(entry.get("name"))])
     live = {one: host for one in names if (host := fleet.live(one)) is not None}
     earlier = (fleet.hostvars[host].get("preflight_chosen") for host in names)
@@ -232,22 +233,23 @@ def _chosen(entries: Sequence[Known], offered: Mapping[str, Sequence[str]], flee
 
 
 def _unread_text(choice: Choice | None, hosts: Sequence[str], fleet: Fleet, saved: bool) -> str:
-    """Return why the parts of a model stay as they are in this run; empty where they are planned.
+    """Return why the parts of a model stay unchanged in this run; empty if they are planned.
 
-    Hosts of the run that could not be read keep the others from planning theirs; of hosts that --limit leaves out, an
-    error says it.
+    Hosts of the run that could not be read prevent planning of the other parts. Hosts that --limit leaves out are
+    reported as an error elsewhere.
     """
     if choice and choice.unread and not saved:
         return (
-            f"it is left as it is, since its hosts cannot be chosen: nothing was read of {some_names(choice.unread)}, "
-            "which may serve it already; run without --limit, or fix what makes a host unreachable"
+            f"it stays unchanged, because its hosts cannot be chosen: no facts were read of "
+            f"{some_names(choice.unread)}, which may serve it already; run without --limit, or fix the "
+            "connection to the host"
         )
     if choice and not choice.names:
         return ""
     missing = [] if saved else [one for one in hosts if one in fleet.run and fleet.live(one) is None]
     return (
-        f"it is left as it is, since nothing could be read of {some_names(missing)}; what this run changes besides is "
-        "planned without it"
+        f"it stays unchanged, because no facts could be read of {some_names(missing)}; the other changes of this run "
+        "are planned without it"
         if missing
         else ""
     )

@@ -1,9 +1,9 @@
-"""Which model gets which cards and cores: one ledger per host.
+"""The assignment of cards and cores to models: one ledger per host.
 
-Hard rules: a card belongs to one model; cards that others hold are not touched; no model is placed on a card that is
-sick or excluded; cards of a model are of one kind; on Gaudi2E (HL-288) a model stays within one group of four unless
-host NICs are declared. Then, in this order: a running model keeps its cards and moves only where a user allows it, its
-cards are linked directly, it lies on one NUMA node, large gaps stay whole for large models.
+Strict rules: a card belongs to one model; cards that other programs use are not touched; no model is placed on a sick
+or excluded card; the cards of a model are of one kind; on Gaudi2E (HL-288) a model stays within one group of four
+unless host NICs are declared. Preferences, in this order: a running model keeps its cards and moves only if a user
+allows it, its cards are linked directly, they are on one NUMA node, large gaps stay free for large models.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from ..model.spec import Spec
 from ..platforms import platform_of
 from ..platforms.links import islands
 
-# Kinds of links that lead from one socket to another, as tools of vendors name them.
+# Kinds of links between sockets, as vendors' tools name them.
 FAR = ("SYS",)
 Cards = dict[str, list[int]]
 Counts = tuple[int, ...]
@@ -35,8 +35,8 @@ NICS = "declare host NICs (gaudi_host_nics: true) if the machine has them"
 class Region(NamedTuple):
     """Cards that are equally near to each other.
 
-    bound: no model has cards of two: they are of two kinds, in two groups that nothing connects, or work alone.
-    island: they are linked directly. node: of NUMA.
+    bound: a model cannot have cards of two bounds: they are of two kinds, in two unconnected groups, or work alone.
+    island: cards with direct links. node: the NUMA node.
     """
 
     bound: tuple[int, ...]
@@ -46,9 +46,9 @@ class Region(NamedTuple):
 
 @dataclass(frozen=True)
 class Placed:
-    """Who gets which cards of a host.
+    """The assignment of a host's cards.
 
-    cards: by model. refused: by model, why it gets none. moved: the present cards of those that run and get others.
+    cards: by model. refused: by model, why it gets none. moved: the present cards of running models that get others.
     """
 
     cards: Mapping[str, list[int]]
@@ -57,10 +57,10 @@ class Placed:
 
 
 class Ledger:
-    """Who holds which card of a host."""
+    """The current user of each card of a host."""
 
     def __init__(self, host: Host) -> None:
-        """Read the cards, their regions, and who of outside this toolkit holds some."""
+        """Read the cards, their regions, and the cards that other programs use."""
         self.cards = {card.module_id: card for card in host.cards}
         self.holders: dict[int, str] = {
             number: card.problem or card.held_by or "another program"
@@ -78,14 +78,14 @@ class Ledger:
         self.kinds = {card.module_id: kinds.index(card.name) for card in host.cards}
 
     def region(self, number: int) -> Region:
-        """Return where a card lies; where all cards are linked, all groups are one."""
+        """Return the region of a card. If all cards are linked, they are one group."""
         card = self.cards[number]
         group = number // self.group if self.group else 0
         bound = (self.kinds[number], group, *((number,) if card.alone else ()))
         return Region(bound, self.islands.get(number, 0), card.numa_node)
 
     def give(self, name: str, cards: Sequence[int]) -> None:
-        """Write down that a model has these cards."""
+        """Record that a model has these cards."""
         self.holders.update(dict.fromkeys(cards, name))
 
     def free(self, but: frozenset[int] = frozenset()) -> dict[Region, list[int]]:
@@ -97,7 +97,7 @@ class Ledger:
         return dict(sorted(found.items()))
 
     def refusal(self, spec: Spec, requested: Sequence[int]) -> Problem | None:
-        """Return why a model cannot have exactly these cards."""
+        """Return why a model cannot have exactly these cards, or None."""
         missing = [number for number in requested if number not in self.cards]
         if missing:
             return "module_ids", missing, f"not on this host, which has {sorted(self.cards)}"
@@ -109,27 +109,27 @@ class Ledger:
                 problem = self.cards[number].problem
                 held = f"is used by {self.holders[number]}; end it or"
                 why = f"cannot be used: {problem};" if problem else held
-                return "module_ids", requested, f"card {number} {why} take another card"
+                return "module_ids", requested, f"card {number} {why} choose another card"
             if number in self.holders:
-                why = f"card {number} belongs to model {self.holders[number]} already; {ALONE}"
+                why = f"card {number} already belongs to model {self.holders[number]}; {ALONE}"
                 return "module_ids", requested, why
             if why := self._why_avoided(spec, number):
-                return "module_ids", requested, f"{why}; take another card"
+                return "module_ids", requested, f"{why}; choose another card"
         apart = self._apart(requested)
         return ("module_ids", requested, apart) if apart else None
 
     def _why_avoided(self, spec: Spec, number: int) -> str:
-        """Return why a model must not be on a card; empty where it may, as one that runs on a sick card may stay."""
+        """Return why a model must not be on a card; empty if it may. A model may stay on its sick card."""
         card = self.cards[number]
         if spec.stopped or not card.avoided:
             return ""
         if card.excluded:
             return f"{card.title} is excluded (accelerator_cards_excluded)"
-        accept = f"; accelerator_cards_accepted: ['{card.serial}'] lets models on it" if card.serial else ""
+        accept = f"; accelerator_cards_accepted: ['{card.serial}'] allows models on it" if card.serial else ""
         return "" if self.held.get(number) == spec.name else f"{card.title} is sick: {card.sick}{accept}"
 
     def excluded_under(self, spec: Spec, cards: Sequence[int]) -> Problem | None:
-        """Return why a model that runs on these cards cannot stay there; None where it can."""
+        """Return why a model cannot stay on the cards on which it runs; None if it can."""
         wrong = [self.cards[number] for number in cards if number in self.cards and self.cards[number].excluded]
         if spec.stopped or not wrong:
             return None
@@ -140,10 +140,10 @@ class Ledger:
         return "accelerator_cards_excluded", [card.serial for card in wrong], text
 
     def _apart(self, requested: Sequence[int]) -> str:
-        """Return why cards cannot work together; empty where they can."""
+        """Return why cards cannot work together; empty if they can."""
         alone = [number for number in requested if self.cards[number].alone]
         if alone and len(requested) > 1:
-            return f"card {alone[0]} is a part of a divided card, which works with no other"
+            return f"card {alone[0]} is a part of a divided card, which cannot work with other cards"
         groups = sorted({number // self.group for number in requested}) if self.group else []
         if self.group and len(groups) > 1:
             size = self.group
@@ -153,13 +153,12 @@ class Ledger:
 
 
 def place(specs: Sequence[Spec], host: Host, reserved: Collection[str] = (), move_allowed: bool = False) -> Placed:
-    """Give every model its cards.
+    """Return the cards of every model.
 
-    Models that name their ``module_ids`` get exactly those. A model that runs keeps its cards: who names one
-    of them is refused. With ``move_allowed`` it keeps them only where nobody else asks for them, and if
-    another cannot be placed otherwise, the fewest running models move. The others get free cards of one
-    NUMA node where they fit. Models of the names ``reserved`` are not to be placed, and keep the cards that
-    they run on.
+    Models that name their ``module_ids`` get exactly those. A running model keeps its cards, and another model that
+    names one of them is refused. With ``move_allowed`` it keeps them only if no other model names them. If another
+    model cannot be placed otherwise, the fewest running models move. The other models get free cards, on one NUMA node
+    if possible. Models named in ``reserved`` are not placed and keep the cards on which they run.
     """
     ledger = Ledger(host)
     present = _present(host)
@@ -185,13 +184,13 @@ def place(specs: Sequence[Spec], host: Host, reserved: Collection[str] = (), mov
 
 
 def _stuck(specs: Sequence[Spec], present: Cards, ledger: Ledger) -> dict[str, Problem]:
-    """Return the models that run on excluded cards: nobody has said that they may be moved."""
+    """Return the models that run on excluded cards and have no permission to move."""
     running = [(spec, present[spec.name]) for spec in specs if spec.name in present and not spec.module_ids]
     return {spec.name: problem for spec, cards in running if (problem := ledger.excluded_under(spec, cards))}
 
 
 def _standing(floating: Sequence[Spec], present: Cards, ledger: Ledger) -> Cards:
-    """Return the running models that can stay where they are, with their cards: to move one is to restart it."""
+    """Return the running models that can keep their cards. A move is a restart."""
     started = {spec.name: spec for spec in floating if not spec.stopped}
     both = {name: cards for name, cards in present.items() if name in started}
     return {name: cards for name, cards in both.items() if not ledger.refusal(started[name], cards)}
@@ -220,19 +219,19 @@ def _named(specs: Sequence[Spec], ledger: Ledger, standing: Cards) -> tuple[Card
 
 
 def _moved(floating: Sequence[Spec], found: Cards, present: Cards) -> Cards:
-    """Return the running models that get other cards, though they want as many as they have."""
+    """Return the running models that get other cards, but as many as before."""
     both = sorted({spec.name for spec in floating} & set(found) & set(present))
     changed = [name for name in both if sorted(present[name]) != sorted(found[name])]
     return {name: present[name] for name in changed if len(present[name]) == len(found[name])}
 
 
 def _holder(spec: Spec) -> str:
-    """Return how messages call who holds a card; a stopped model keeps its cards, which may surprise."""
+    """Return the name in messages of a card's model. It explains that a stopped model keeps its cards."""
     return f"{spec.name} (stopped; it keeps its cards)" if spec.stopped else spec.name
 
 
 def _present(host: Host) -> Cards:
-    """Return the cards of the models that run."""
+    """Return the cards of the running models."""
     found: Cards = {}
     for number, name in host.held.items():
         found.setdefault(name, []).append(number)
@@ -240,7 +239,7 @@ def _present(host: Host) -> Cards:
 
 
 def _kept(floating: Sequence[Spec], host: Host, ledger: Ledger) -> Cards:
-    """Return the cards of the models that can stay where they are."""
+    """Return the cards of the models that can keep them."""
     kept: Cards = {}
     for spec in floating:
         cards = list(host.services[spec.name].module_ids) if spec.name in host.services else []
@@ -253,7 +252,7 @@ def _kept(floating: Sequence[Spec], host: Host, ledger: Ledger) -> Cards:
 def _arrange_all(
     new: list[Spec], floating: list[Spec], kept: Cards, ledger: Ledger, standing: Collection[str] = ()
 ) -> tuple[Cards, list[Spec]]:
-    """Place the new models, moving as few of the others as will do, and none that is ``standing``."""
+    """Place the new models and move as few of the others as possible, and none in ``standing``."""
     by_name = {spec.name: spec for spec in floating}
     by_size = sorted(set(kept) - set(standing), key=lambda name: (len(kept[name]), name))
     most = sum(map(len, ledger.free(frozenset(number for name in by_size for number in kept[name])).values()))
@@ -273,7 +272,7 @@ def _arrange_all(
 
 
 def _arrange(specs: list[Spec], free: Mapping[Region, list[int]]) -> Cards | None:
-    """Return cards for all of the models at once: fewest islands and NUMA nodes, then the largest gaps left whole."""
+    """Return cards for all models at once: with the fewest islands and NUMA nodes, then the largest free gaps."""
     regions = list(free)
     counts = [spec.cards for spec in specs]
 
@@ -305,7 +304,7 @@ def _arrange(specs: list[Spec], free: Mapping[Region, list[int]]) -> Cards | Non
 
 
 def _takes(count: int, left: Counts, regions: list[Region]) -> Iterator[Counts]:
-    """Yield the ways to take so many cards of one bound: from one region, and across its islands and NUMA nodes."""
+    """Yield the ways to take ``count`` cards of one bound: from one region, or across its islands and NUMA nodes."""
     for bound in sorted({region.bound for region in regions}):
         most = [had if region.bound == bound else 0 for had, region in zip(left, regions, strict=True)]
         yield from _shares(count, tuple(most))
@@ -313,7 +312,7 @@ def _takes(count: int, left: Counts, regions: list[Region]) -> Iterator[Counts]:
 
 @cache
 def _shares(count: int, most: Counts) -> tuple[Counts, ...]:
-    """Return the ways to take so many of several heaps."""
+    """Return the ways to take ``count`` items from several heaps."""
     if not most:
         return ((),) if count == 0 else ()
     return tuple(
@@ -333,17 +332,17 @@ def _no_room(spec: Spec, ledger: Ledger, placed: Cards) -> Problem:
         f" (held: {held})" if held else ""
     )
     if sick := [ledger.cards[number] for number, word in ledger.avoided.items() if word == "sick"]:
-        text += f"; {', '.join(card.title for card in sick)}: sick; accelerator_cards_accepted lets models on them"
+        text += f"; {', '.join(card.title for card in sick)}: sick; accelerator_cards_accepted allows models on them"
     text += "".join(f"; {name} is left out: {problem}" for name, problem in ledger.unusable)
     if ledger.group and (spec.cards > ledger.group or len(free) >= spec.cards):
-        text += f"; no group of four has so many, and only host NICs connect the groups; {NICS}"
+        text += f"; no group of four has so many free, and only host NICs connect the groups; {NICS}"
     elif len(free) >= spec.cards:
         text += f"; they are {_kinds(ledger, free)}, and a model gets cards of one kind unless module_ids names them"
     return "tensor_parallel_size", spec.cards, text
 
 
 def _kinds(ledger: Ledger, numbers: Sequence[int]) -> str:
-    """Return how many cards of each kind there are, and that parts of divided cards work alone."""
+    """Return the number of cards of each kind. Slices of divided cards are marked as alone."""
     names = [
         f"{card.name or 'card'}{' (alone)' if card.alone else ''}" for card in map(ledger.cards.get, numbers) if card
     ]
@@ -351,28 +350,28 @@ def _kinds(ledger: Ledger, numbers: Sequence[int]) -> str:
 
 
 def topology_notes(host: Host, module_ids: Sequence[int]) -> list[str]:
-    """Return what of the links between a model's cards makes it slower than it could be, or may end it."""
+    """Return notes about links between a model's cards that make it slow or can stop it."""
     cards = [card for card in host.cards if card.module_id in module_ids]
     notes = []
     kinds = {str(card.name): card.module_id for card in cards if card.name}
     if len(kinds) > 1:
         named = " and ".join(f"{name} (card {number})" for name, number in kinds.items())
         notes.append(
-            f"its cards are of different kinds, {named}: the smallest memory and the oldest kernels count for all"
+            f"its cards are of different kinds, {named}: the smallest memory and the oldest kernels apply to all"
         )
     apart = [(one.module_id, other, kind) for one in cards for other, kind in one.links.items() if other in module_ids]
     far = [(one, other) for one, other, kind in apart if kind in FAR and one < other]
     if far:
         one, other = far[0]
         notes.append(
-            f"its cards {one} and {other} are on different sockets: what they exchange goes between the processors, "
-            "which is slow; pipeline_parallel_size in place of tensor_parallel_size sends less"
+            f"its cards {one} and {other} are on different sockets: their traffic crosses the processors, which is "
+            "slow; pipeline_parallel_size instead of tensor_parallel_size sends less"
         )
     blind = [(card.module_id, other) for card in cards for other in card.no_peer if other in module_ids]
     if blind:
         one, other = min(blind)
         notes.append(
-            f"its cards {one} and {other} cannot read each other's memory: what they exchange goes through the host's, "
+            f"its cards {one} and {other} cannot read each other's memory: their traffic goes through the host's, "
             "and vLLM's own all-reduce is off; if a start hangs in NCCL, set env: {NCCL_P2P_DISABLE: '1'} and "
             "disable_custom_all_reduce: true"
         )

@@ -1,4 +1,4 @@
-"""Every reason why a run must not begin on a host, beside the mistakes that its plan has found."""
+"""The reasons why a run must not begin on a host, other than the findings of its plan."""
 
 from __future__ import annotations
 
@@ -32,21 +32,21 @@ def host_findings(
     secrets: Any = None,
     habana: str | None = None,
 ) -> list[Finding]:
-    """Return everything that is wrong with a host, and with its plan beside the mistakes that the plan says itself.
+    """Return the findings about a host, and about its plan other than the plan's own findings.
 
     Args:
-        plan: what vllm_plan returned.
-        system: ``gaudi_system`` of the host; None does not check it (saved facts may lack it).
+        plan: The plan that vllm_plan returned.
+        system: ``gaudi_system`` of the host; None: no check (saved facts may not have it).
         host: ``gaudi_host`` of the host.
-        host_name: how messages call the host.
-        wanted: accelerator that the inventory expects: auto, gaudi or cpu.
-        cards: how many cards the inventory expects; 0 for any number.
-        release: release of the serving image; driver and image must be of one. Empty where nobody has said one.
-        device_family: as what cards are served whose name is not known; empty where nobody has said it.
-        images: names of the images on the host and entries of ``vllm_images``; None does not check.
-        daemon: text of the host's daemon.json, which must be one that can be merged into.
+        host_name: The name of the host in messages.
+        wanted: The accelerator in the inventory: auto, gaudi or cpu.
+        cards: The number of cards in the inventory; 0 for any number.
+        release: The release of the serving image. Driver and image must be of one release. Empty if it is not set.
+        device_family: The family that unknown cards count as; empty if it is not set.
+        images: Names of the images on the host and entries of ``vllm_images``; None: no check.
+        daemon: The text of the host's daemon.json, which the toolkit must be able to merge into.
         secrets: ``vllm_secrets``.
-        habana: text of the settings of the runtime that the platform needs, with which servers must be able to start.
+        habana: The text of the settings of the platform's runtime. Servers must be able to start with them.
     """
     found = [("system", text) for text in system_refusal(system, host_name)] if system is not None else []
     found += _accelerator_reasons({**host, "device_family": device_family}, host_name, wanted, cards, release)
@@ -58,9 +58,9 @@ def host_findings(
 
 
 def _core_findings(host: Mapping[str, Any], host_name: str) -> list[Finding]:
-    """Return cores that contradict each other: models would be bound to those of another node, or of other models.
+    """Return the findings about cores that contradict each other, which would give models the wrong cores.
 
-    The other facts of a live host are what the toolkit's own module says; cores come from the kernel and the cards.
+    The toolkit's own module reports the other facts of a live host. Cores come from the kernel and the cards.
     """
     findings = []
     for key, value, allowed in checked_host(host)[1]:
@@ -71,7 +71,7 @@ def _core_findings(host: Mapping[str, Any], host_name: str) -> list[Finding]:
 
 
 def _twice(plan: Mapping[str, Any], secrets: Any, host_name: str) -> list[Finding]:
-    """Return the secrets that would set a variable a second time: which of the two counts, none of us decides."""
+    """Return the findings about secrets that set a variable a second time. It is undefined which value counts."""
     findings = []
     for model in plan["models"]:
         named = secrets.get(model["name"]) if isinstance(secrets, Mapping) else None
@@ -79,7 +79,9 @@ def _twice(plan: Mapping[str, Any], secrets: Any, host_name: str) -> list[Findin
             if key in card_variables():
                 allowed = "must not be set: the plan chooses the cards; set module_ids"
             elif key in model["env"]:
-                allowed = "is set by the model's launch too; a container takes one of the two, so say it in one place"
+                allowed = (
+                    "is also set by the model's launch; a container uses only one of the two, so set it in one place"
+                )
             else:
                 continue
             message = f"{host_name}: model {model['name']}: vllm_secrets: {key} {allowed}"
@@ -92,7 +94,7 @@ def _accelerator_reasons(
 ) -> list[tuple[str, str]]:
     found, known = host["accelerator"], Host.of(host)
     platform = platform_of(found)
-    # Also of one that an inventory names, which no host here may show itself as.
+    # The inventory can also name a refused platform that the host does not show.
     refused = PLATFORMS[wanted].refused if wanted in PLATFORMS else platform.refused
     if refused:
         return [("accelerator", f"{host_name}: {refused}")]
@@ -102,29 +104,29 @@ def _accelerator_reasons(
         reasons.append(("accelerator", text))
     if text := _unclear(known, platform, wanted):
         reasons.append(("accelerator", f"{host_name}: {text}"))
-    # What nobody can read yet is judged when the driver is installed.
+    # Facts that need the driver are checked after its installation.
     told = [] if known.awaits_driver else platform.reasons(known, host_name, cards, release or DEFAULT)
-    # Of a driver of another release than one that nobody has said, the plan tells what to write.
+    # If no release is set, the plan reports a driver of another release, with what to write.
     return reasons + [one for one in told if release or one[0] != "driver_version"]
 
 
 def _unclear(host: Host, platform: Platform, wanted: str) -> str:
-    """Return why an inventory must say as what a host is served, or say something else; empty where it need not.
+    """Return why the inventory must set ``accelerator``, or set it differently; empty if it need not.
 
-    What serves must not go from cards to processors or back because a new version of the toolkit knows more devices.
+    A new version of the toolkit that knows more devices must not move a serving host from cards to processors or back.
     """
     served = [PLATFORMS[name] for name in host.platforms if name in PLATFORMS and not PLATFORMS[name].refused]
     running = {name: one for name, one in host.services.items() if one.runs}
     on_devices = sorted(name for name, one in running.items() if one.module_ids)
-    # What runs on devices says which are served: a card for a screen that is known now changes nothing.
+    # Models that run on devices decide which are served. A display card that is known now changes nothing.
     if wanted == "auto" and len(served) > 1 and not on_devices:
         names = " and ".join(one.devices for one in served)
-        return f"it has {names}; accelerator must say which are served: {' or '.join(one.name for one in served)}"
+        return f"it has {names}; set accelerator to the one to serve with: {' or '.join(one.name for one in served)}"
     on_processors = sorted(name for name, one in running.items() if not one.module_ids)
     if wanted == "auto" and platform.devices and on_processors:
         return (
             f"it has {platform.devices}, and {', '.join(on_processors)} run on its processors; accelerator must be set:"
-            f" {LAST} lets them stay there, {platform.name} restarts them on the cards"
+            f" {LAST} keeps them there, {platform.name} restarts them on the cards"
         )
     if wanted == LAST and on_devices and served and served[0].name != LAST:
         return (
@@ -135,9 +137,9 @@ def _unclear(host: Host, platform: Platform, wanted: str) -> str:
 
 
 def refused_hosts(hostvars: Mapping[str, Mapping[str, Any]], hosts: Sequence[str]) -> list[str]:
-    """Return the hosts that a run must not begin on: read, but refused, or with variables that cannot be understood.
+    """Return the hosts on which a run must not begin: read but refused, or with invalid variables.
 
-    A host that could not be reached is none of them: it drops out alone.
+    Unreachable hosts are not among them, because they drop out of the run by themselves.
     """
     refused = []
     for name in hosts:

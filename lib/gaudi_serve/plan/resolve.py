@@ -1,4 +1,4 @@
-"""From what a user has written to models that can be checked further: complete, each of its own name and port."""
+"""The resolution of a user's models: complete, each with its own name and port, ready for further checks."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from ..platforms import platform_of
 from ..platforms.base import OF_VLLM
 from .distributed import distributed_problems, same_ports, spread, with_executor
 
-# A model as its user has written it, and what is wrong with one of its keys.
+# A model as its user wrote it, and the problem with one of its keys.
 Mistake = tuple[Any, Problem]
-# Where engines put a model that names no port.
+# The port for a model that names none.
 FIRST_PORT = 30001
-# What a problem with one key is worked out from: where one of those is wrong, it is only a consequence.
+# Keys from which the check of a key follows. If one of them is wrong, the key's own problem is only a consequence.
 SIZES = ("tensor_parallel_size", "module_ids", "dtype", "gpu_memory_utilization", "kv_cache_dtype", "env", "weights")
 FOLLOWS_FROM = {
     "tensor_parallel_size": SIZES,
@@ -34,7 +34,7 @@ FOLLOWS_FROM = {
 
 @dataclass
 class ResolvedModel:
-    """One model as it can be checked further: without the keys that are wrong, which are named in ``bad``.
+    """One model for further checks, without its invalid keys, which ``bad`` names.
 
     weights: of each model that its server serves.
     """
@@ -46,7 +46,7 @@ class ResolvedModel:
     weights: tuple[WeightsFacts, ...] = ()
 
     def new(self, problems: Sequence[Problem]) -> list[Problem]:
-        """Note problems, and return those that do not only follow from a key that is wrong already."""
+        """Record problems, and return those that are not only consequences of invalid keys."""
         known = set(self.bad)
         found = [
             item
@@ -63,12 +63,11 @@ class ResolvedModel:
 
 @dataclass(frozen=True)
 class Site:
-    """What a model is resolved against.
+    """The inputs for the resolution of a model.
 
-    release: that of its host's software. catalog: known models by name. defaults: keys that every model takes where
-    neither it nor the catalog has them. images: entries of ``vllm_images``; built ones have an alias, and any may say
-    its vllm_version. addresses: by host, where those of models over several hosts reach each other; hosts that nobody
-    has read are missing.
+    release: of the host's software. catalog: known models by name. defaults: keys for every model in which neither it
+    nor the catalog sets them. images: entries of ``vllm_images``; built ones have an alias, and each may have a
+    vllm_version. addresses: by host, the address for models over several hosts; hosts without facts are missing.
     """
 
     host: Host
@@ -80,7 +79,7 @@ class Site:
 
 
 def resolve(models: Sequence[Any], site: Site) -> tuple[list[ResolvedModel], list[Mistake]]:
-    """Return the models of a user's list that can be checked further, and what is wrong with what was written."""
+    """Return the models of a user's list that can be checked further, and the mistakes in the list."""
     requests, found = [], []
     for given in models:
         request, mistakes = _resolved(given, site)
@@ -95,12 +94,12 @@ def _resolved(given: Any, site: Site) -> tuple[ResolvedModel | None, list[Mistak
         return None, [(given, problem) for problem in findings(given)]
     entry, spec = entry_of(catalog, given.get("model")), merged(given, catalog, defaults, site.host, site.release)
     missing = given.get("model") is not None and not entry
-    # Without its entry, a model lacks most of what it wants.
+    # Without its entry, a model has few of its keys.
     problems = [item for item in findings(spec) if not missing or (item[0] != "model" and item[1] is not None)]
     problems += _unknown_lengths(spec, site.host)
     found: list[Mistake] = [(spec, problem) for problem in problems]
     if missing:
-        many = f"; docs/guides/models.md lists its {len(catalog)} entries" if catalog else ", which has nothing"
+        many = f"; docs/guides/models.md lists its {len(catalog)} entries" if catalog else ", which is empty"
         known = date_problem(given["model"]) or f"is not in the catalog{near(given['model'], catalog) or many}"
         found.insert(0, (given, ("model", given["model"], known)))
     bad = {key for key, _, _ in problems} | ({"model"} if missing else set())
@@ -125,13 +124,13 @@ def _resolved(given: Any, site: Site) -> tuple[ResolvedModel | None, list[Mistak
 
 
 def _unknown_lengths(spec: Mapping[str, Any], host: Host) -> list[Problem]:
-    """Return where a server is to choose its context by itself, on a platform where a plan cannot foresee it."""
+    """Return the problems with models whose server chooses the context itself, if a plan cannot predict it here."""
     platform = platform_of(host.accelerator)
     if platform.memory == OF_VLLM:
         return []
     allowed = (
-        f"is vLLM's own choice at its start, which a plan foresees on NVIDIA and AMD hosts alone, and this is a "
-        f"{platform.title} host; give a number of tokens: one that is too large is refused with the largest that fits"
+        f"is vLLM's own choice at its start, which a plan predicts only on NVIDIA and AMD hosts, and this is a "
+        f"{platform.title} host; set a number of tokens: a refusal shows the largest that fits"
     )
     return [
         (key_of(place, "max_model_len"), one["max_model_len"], allowed)
@@ -141,7 +140,7 @@ def _unknown_lengths(spec: Mapping[str, Any], host: Host) -> list[Problem]:
 
 
 def _absent_entries(spec: Mapping[str, Any], catalog: Mapping[str, Any]) -> list[Problem]:
-    """Return which models that share the card of an entry name an entry that the catalog lacks."""
+    """Return the problems with models on a shared card that name a missing entry of the catalog."""
     names = [(key_of(place, "model"), one.get("model")) for place, one in enumerate(members(spec), start=1)]
     return [
         (key, name, f"is not in the catalog{near(name, catalog)}")
@@ -151,9 +150,9 @@ def _absent_entries(spec: Mapping[str, Any], catalog: Mapping[str, Any]) -> list
 
 
 def _emptied(given: Mapping[str, Any], below: Mapping[str, Any]) -> tuple[str, ...]:
-    """Say which values of the catalog or the defaults an empty key takes away; it may be meant, or a slip."""
+    """Return notes about empty keys that remove a value of the catalog or the defaults, perhaps by mistake."""
     lost = [key for key, value in given.items() if value is None and below.get(key) is not None]
-    return tuple(f"{key} is empty, which takes away {shown(below[key])}; leave it out to keep that" for key in lost)
+    return tuple(f"{key} is empty, which removes {shown(below[key])}; leave it out to use that" for key in lost)
 
 
 def _duplicates(requests: Sequence[ResolvedModel], host: Host) -> list[Mistake]:
@@ -166,7 +165,7 @@ def _duplicates(requests: Sequence[ResolvedModel], host: Host) -> list[Mistake]:
                 continue
             value = request.spec[key]
             if value in first:
-                free = f"belongs to model {first[value]} already"
+                free = f"already belongs to model {first[value]}"
                 if key == "port":
                     default = "" if key in request.given else " (it is the default)"
                     free += f"{default}; {_free_port(used)} is free"
@@ -186,7 +185,7 @@ def _same_ports(requests: Sequence[ResolvedModel]) -> list[Mistake]:
 
 
 def _names_twice(models: Sequence[ResolvedModel]) -> list[Mistake]:
-    """Return the models that share a card under a name that another model of the host has, for itself or clients."""
+    """Return the mistakes of models on a shared card with a name that another model of the host has."""
     found: list[Mistake] = []
     taken: dict[str, str] = {}
     for model in models:
@@ -196,14 +195,14 @@ def _names_twice(models: Sequence[ResolvedModel]) -> list[Mistake]:
         for place, one in enumerate(model.spec.served[1:], start=1):
             if one.name in taken:
                 model.bad.add(SHARED)
-                allowed = f"belongs to {taken[one.name]} already; clients find a model by its name"
+                allowed = f"already belongs to {taken[one.name]}; clients find a model by its name"
                 found.append((model.spec, (key_of(place, "name"), one.name, allowed)))
             taken.setdefault(one.name, f"a model on the card of {model.spec.name}")
     return found
 
 
 def _free_port(used: set[int]) -> int:
-    """Return a port that nobody has, and nobody else is told to take."""
+    """Return a free port that no other message has suggested."""
     free = next((port for port in range(FIRST_PORT, 65536) if port not in used), 1024)
     used.add(free)
     return free

@@ -1,4 +1,4 @@
-"""Models that share a card: which engine serves several, and what each of them gives its clients."""
+"""Models that share a card: the engine that serves several, and the kind of answers of each model."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from ..model.weights import WeightsFacts
 from ..platforms import Platform
 from ..platforms.releases import rows_of
 
-# The probes of a model that generates no text, by the key with which a user sets what it does.
+# The smoke requests of a model that generates no text, by the key that sets its kind.
 ASKED = {
-    "task": {"embed": ["embedding"], "embedding": ["embedding"], "score": ["rerank"]},  # as the fork calls it
+    "task": {"embed": ["embedding"], "embedding": ["embedding"], "score": ["rerank"]},  # The name in the fork.
     "convert": {"embed": ["embedding"], "classify": ["rerank"]},
     "runner": {"pooling": ["embedding"]},
 }
@@ -22,19 +22,19 @@ GENERATES = ("ForCausalLM", "ForConditionalGeneration", "LMHeadModel")
 
 
 def smoke_of(spec: Spec, weights: WeightsFacts) -> list[str]:
-    """Return the probes of a started model: those that its user sets, else by what it does, else a text prompt."""
+    """Return the smoke requests of a started model: those that the user sets, those of its kind, or a text prompt."""
     if spec.get("smoke"):
         return list(spec["smoke"])
     probes = next((asked[value] for key, asked in ASKED.items() if (value := str(spec.get(key))) in asked), None)
     if probes or not ENGINES[spec.launch_profile].share:
         return probes or ["text"]
-    # A server for several models has none that generates; config.json has what each of them does.
+    # A server for several models has no generating one. Their config.json shows their kind.
     names = weights.architecture.classes
     return ["rerank"] if any(name.endswith("ForSequenceClassification") for name in names) else ["embedding"]
 
 
 def named(spec: Spec, one: Spec, texts: Iterable[str]) -> list[str]:
-    """Return sentences on one of the models of a server, which they name where there are several."""
+    """Return sentences about one of the models of a server, with its name if there are several."""
     return list(texts) if len(spec.served) == 1 else [f"{one.name}: {text}" for text in texts]
 
 
@@ -44,32 +44,32 @@ def sharing_problems(spec: Spec, engine: Engine, platform: Platform, release: st
         if SHARED in spec:
             return []
         others = ", ".join(name for name, one in ENGINES.items() if one.serves(platform) and not one.share)
-        allowed = f"serves several models on one card; list the others in {SHARED}, or take one of {others}"
+        allowed = f"serves several models on one card; list the others in {SHARED}, or use one of {others}"
         return [("launch_profile", engine.name, allowed)]
     if SHARED not in spec:
         return []
     names = [one["name"] for one in spec[SHARED]]
     if not platform.devices:
-        apart = "here models need no cards: give each an entry of its own"
+        apart = "here models need no cards: give each its own entry"
         return [(SHARED, names, f"is for models on one card of a Gaudi host; {apart}")]
     row = platform.release(release)
     able = [one.name for one in ENGINES.values() if one.share and one.serves(platform)]
     known = ", ".join(f"{name} of release {' or '.join(one.name for one in rows_of(name))}" for name in able)
     there = [name for name in able if row and name in row.engines]
-    apart = "give each model an entry and a card of its own"
-    remedy = f"leave launch_profile out, or write {there[0]}" if there else apart
+    apart = "give each model its own entry and card"
+    remedy = f"leave launch_profile out, or set it to {there[0]}" if there else apart
     why = f"{engine.name} serves one model, and a card serves one process at a time; {known} serves several"
     where = "" if there or not row else f", and accelerator_release is {release}"
     return [(SHARED, names, f"{why}{where}: {remedy}")]
 
 
 def kind_problems(spec: Spec, weights: WeightsFacts) -> list[Problem]:
-    """Return whether one of the models that share a card generates text, or shows nowhere what it does."""
+    """Return the problem with a model on a shared card that generates text, or whose kind is unknown."""
     if not ENGINES[spec.launch_profile].share:
         return []
     asked, smoke = ASKED["task"].get(str(spec.get("task"))), spec.get("smoke")
     if smoke and not set(smoke) <= set(asked or ["embedding", "rerank"]):
-        fits = f"{asked[0]}, since task is {spec['task']}" if asked else "embedding or rerank where models share a card"
+        fits = f"{asked[0]}, because task is {spec['task']}" if asked else "embedding or rerank if models share a card"
         return [("smoke", smoke, f"must be {fits}")]
     if asked:
         return []
@@ -79,9 +79,9 @@ def kind_problems(spec: Spec, weights: WeightsFacts) -> list[Problem]:
         key, value, _ = weights.said(spec)
         where = "its config.json" if weights.on_host else "it"
         allowed = (
-            f"{where} has {shown(text)}, which generates text; models that share a card give vectors or scores; give "
-            "it an entry and a card of its own, or write task: embed or task: score if it does"
+            f"{where} has {shown(text)}, which generates text; models that share a card return vectors or scores; give "
+            "it its own entry and card, or set task: embed or task: score if it returns those"
         )
         return [(key, value, allowed)]
-    allowed = "is required while nothing is known of its config.json: embed (vectors) or score (reranking)"
+    allowed = "is required because its config.json is unknown: embed (vectors) or score (reranking)"
     return [] if names or smoke else [("task", None, allowed)]

@@ -1,4 +1,4 @@
-"""Whether several hosts together can have a model that is too large for each of them."""
+"""A check whether a model that is too large for each single host fits on several hosts together."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from .assembly import Peer, assemble
 from .tried import tried_name, with_tried
 
 COUNTS = (2, 4, 8)
-# Of a block that no model has by itself.
+# The first port of a block that no model has by default.
 FREE_PORT = 27900
 
 
 def tried_together(hosts: Mapping[str, Peer], entry: str) -> str:
-    """Return on which hosts together an entry of the catalog fits, and by which sizes; empty where on none.
+    """Return the hosts and sizes with which a catalog entry fits on several hosts, or an empty text.
 
     Args:
-        hosts: those that could be read, by their names in the order of the inventory.
-        entry: the catalog's.
+        hosts: The hosts that could be read, by name and in the order of the inventory.
+        entry: The entry of the catalog.
     """
     for count in COUNTS:
         for names in _alike(hosts, count):
@@ -37,7 +37,7 @@ def tried_together(hosts: Mapping[str, Peer], entry: str) -> str:
 
 
 def _alike(hosts: Mapping[str, Peer], count: int) -> Iterator[list[str]]:
-    """Yield the first hosts of each kind of cards of which there are enough."""
+    """Yield the first ``count`` hosts of each kind of cards with enough hosts."""
     kinds: dict[tuple[Any, ...], list[str]] = {}
     for name, one in hosts.items():
         facts = one.facts["gaudi_host"]
@@ -47,7 +47,7 @@ def _alike(hosts: Mapping[str, Peer], count: int) -> Iterator[list[str]]:
 
 
 def _sizes(host: Peer, count: int) -> list[dict[str, int]]:
-    """Return how a model may be spread over so many hosts like this one, first what a slow network suffices for."""
+    """Return the ways to spread a model over hosts like this one, first the way for a slow network."""
     facts = host.facts["gaudi_host"]
     cards, platform = len(facts["modules"]) or 1, platform_of(facts["accelerator"])
     whole = {"tensor_parallel_size": cards * count}
@@ -56,7 +56,7 @@ def _sizes(host: Peer, count: int) -> list[dict[str, int]]:
 
 
 def _fits(hosts: Mapping[str, Peer], entry: str, sizes: Mapping[str, int]) -> bool:
-    """Tell whether an entry is planned on these hosts together without an error of its own."""
+    """Return whether an entry can be planned on these hosts together without an error."""
     names: Sequence[str] = list(hosts)
     tried: dict[str, Peer] = {}
     for name, one in hosts.items():

@@ -1,4 +1,4 @@
-"""A plan as if every host served one more model: an entry of the catalog that somebody would like to have."""
+"""A plan with one more model on every host: the catalog entry in ``plan_try``."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ Known = Mapping[str, Any]
 
 
 def tried_name(entry: str) -> str:
-    """Return how a plan calls the model of an entry that is tried; no unit has that name."""
+    """Return the name of the tried model in a plan. No unit has that name."""
     return f"{entry}-tried"
 
 
 def unknown_entry(entry: Any, catalog: Mapping[str, Any], host_name: str) -> Finding | None:
-    """Return what is wrong with ``plan_try``; None where nothing is.
+    """Return the problem with ``plan_try``, or None.
 
     Args:
-        entry: its value.
-        catalog: the catalog of the host.
-        host_name: how messages call the host.
+        entry: Its value.
+        catalog: The catalog of the host.
+        host_name: The name of the host in messages.
     """
     if isinstance(entry, str) and entry in catalog:
         return None
@@ -32,13 +32,13 @@ def unknown_entry(entry: Any, catalog: Mapping[str, Any], host_name: str) -> Fin
 
 
 def with_tried(values: Known, entry: str, host: Known) -> list[Any]:
-    """Return the models of a host, with one more that takes an entry of the catalog.
+    """Return the models of a host, with one more for an entry of the catalog.
 
-    It gets a port that nothing has, and where the defaults name no image, one that the host has or gets anyway.
+    It gets a free port. If the defaults set no image, it gets one that the host has or will have anyway.
 
     Args:
-        values: the host's variables, checked; read are vllm_models, vllm_images, vllm_model_defaults.
-        entry: the catalog's.
+        values: The host's checked variables, with vllm_models, vllm_images and vllm_model_defaults.
+        entry: The entry of the catalog.
         host: ``gaudi_host``.
     """
     models, defaults = values["vllm_models"] or [], values["vllm_model_defaults"] or {}
@@ -53,6 +53,6 @@ def with_tried(values: Known, entry: str, host: Known) -> list[Any]:
 
 
 def parted(errors: Sequence[Finding], entry: str) -> tuple[list[Finding], list[str]]:
-    """Return the errors of what an inventory says, and why a host cannot have the model that is tried: an answer."""
+    """Return the errors of the inventory, and the reasons why a host cannot have the tried model."""
     tried = [one for one in errors if one.model == tried_name(entry)]
     return [one for one in errors if one not in tried], [one.message for one in tried]

@@ -1,4 +1,4 @@
-"""Why a host cannot be read: a Python that is too old, or a user whom sudo does not make root."""
+"""Reasons why a host cannot be read: its Python is too old, or sudo does not make the user root."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import re
 from .. import OLDEST_PYTHON
 
 VERSION = re.compile(r"Python (\d+)\.(\d+)(\S*)")
-# What sudo, and Ansible waiting for it, say.
+# Messages of sudo, and of Ansible while it waits for sudo.
 ROOT = re.compile(
     r"sudo: (?P<said>.*(?:password|terminal is required|sudoers).*)"
     r"|(?P<missing>(?:Missing|Incorrect) \w+ password)"
@@ -17,11 +17,11 @@ ROOT = re.compile(
 
 
 def python_refusal(said: str, host_name: str) -> str:
-    """Return the sentence for a host whose Python is too old; empty where it is not.
+    """Return the message for a host whose Python is too old, or an empty text.
 
     Args:
-        said: what the interpreter prints of its version.
-        host_name: how messages call the host.
+        said: The version that the interpreter prints.
+        host_name: The name of the host in messages.
     """
     found = VERSION.search(said)
     if not found or (int(found[1]), int(found[2])) >= OLDEST_PYTHON:
@@ -34,11 +34,11 @@ def python_refusal(said: str, host_name: str) -> str:
 
 
 def root_refusal(said: str, host_name: str) -> str:
-    """Return the sentence for a host on which the user does not become root; empty where that is not the cause.
+    """Return the message for a host on which the user does not become root, or an empty text for another cause.
 
     Args:
-        said: what Ansible says of a task that has failed.
-        host_name: how messages call the host.
+        said: Ansible's output of the failed task.
+        host_name: The name of the host in messages.
     """
     found = ROOT.search(said)
     if not found:

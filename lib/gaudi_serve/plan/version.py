@@ -1,4 +1,4 @@
-"""Which vLLM a model is served by: what is written, what the image's name says, or what its release has at least."""
+"""The version of vLLM that serves a model: from the model, from the image's name, or from its release."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from ..platforms.releases import PLUGIN, RELEASES, Release, rows_of, stated_vers
 
 
 def served_by(spec: Spec, row: Release | None) -> tuple[Spec, list[str]]:
-    """Return the model with the version of vLLM by whose rules the plan counts, as it is where no version matters.
+    """Return the model with the version of vLLM that the plan uses, or unchanged if no version matters.
 
-    With it, what an image of its release may lack, and which vLLM the plan assumes where none is stated.
+    Also return notes: features that an image of the release may not have, and an assumed version.
     """
     if row is None or spec.launch_profile != PLUGIN or not row.vllm:
         return spec, []
@@ -20,20 +20,20 @@ def served_by(spec: Spec, row: Release | None) -> tuple[Spec, list[str]]:
         return spec.but(vllm_version=stated), []
     least, notes = spec.get("least_vllm"), []
     if least and not row.has(least, all_of_it=True):
-        notes.append(f"needs an image with vLLM {least} or newer; of release {row.name} there are {_list(row)}")
+        notes.append(f"needs an image with vLLM {least} or newer; release {row.name} has {_list(row)}")
     version = _assumed(spec, row)
     if not version:
         return spec, notes
     if rules_of(version) is not rules_of(str(row.newest)):
         which = f"the oldest vLLM of release {row.name} that serves it, which has {_list(row)}"
         notes.append(
-            f"the plan assumes {version}, {which}; set vllm_version in the model: buckets and their variables follow it"
+            f"the plan assumes {version}, {which}; set vllm_version in the model, because the buckets depend on it"
         )
     return spec.but(vllm_version=version), notes
 
 
 def version_problems(spec: Spec, row: Release | None) -> list[Problem]:
-    """Return whether the release has no vLLM that the model needs, or another than the model's image."""
+    """Return the problem if the release does not have the vLLM that the model or its image needs."""
     if row is None:
         return []
     here = f"accelerator_release is {row.name}, which has {' or '.join(row.vllm) or 'no plugin'}"
@@ -42,18 +42,18 @@ def version_problems(spec: Spec, row: Release | None) -> list[Problem]:
         fitting = " or ".join(one.name for one in RELEASES if one.has(least)) or "none that is known"
         return [("least_vllm", least, f"is the first vLLM with this model, of release {fitting}; {here}")]
     if said and not row.serves(said):
-        named = "" if spec.get("vllm_version") else f" (image {spec.get('image')} is named so)"
-        remedy = "take an image of this release, or, if the image has another vLLM, set vllm_version in the model"
+        named = "" if spec.get("vllm_version") else f" (from the name of image {spec.get('image')})"
+        remedy = "use an image of this release, or, if the image has another vLLM, set vllm_version in the model"
         return [("vllm_version", said, f"belongs to {stated_versions(said)}{named}; {here}; {remedy}")]
     if said and least and comparable(said) < comparable(least):
-        return [("vllm_version", said, f"is too old for this model, whose least_vllm is {least}; take a newer image")]
+        return [("vllm_version", said, f"is too old for this model, whose least_vllm is {least}; use a newer image")]
     return []
 
 
 def stated_version(spec: Spec) -> str | None:
-    """Return the vLLM that a model or the name of its image says; None where neither does.
+    """Return the version of vLLM from a model or from the name of its image; None if neither has one.
 
-    A number in a name that is older than the newest known vLLM, and of no release, may be anything else.
+    A number in a name can mean anything if it is of no release and older than the newest known vLLM.
     """
     if spec.get("vllm_version"):
         return str(spec["vllm_version"])
@@ -64,7 +64,7 @@ def stated_version(spec: Spec) -> str | None:
 
 
 def _assumed(spec: Spec, row: Release) -> str | None:
-    """Return the oldest vLLM of a release that serves the model: what it takes, every newer one takes too."""
+    """Return the oldest vLLM of a release that serves the model. Every newer one accepts the same options."""
     least = spec.get("least_vllm")
     for text in row.vllm:
         oldest, newest = text.split(" to ")[0], text.split(" to ")[-1]

@@ -1,4 +1,4 @@
-"""What an inventory requests of a host, in one object."""
+"""The requested state of a host, from its inventory."""
 
 from __future__ import annotations
 
@@ -14,23 +14,21 @@ from ..stages.accelerator_network import between_of, port_warnings
 
 @dataclass(frozen=True)
 class Wanted:
-    """What an inventory requests of a host.
+    """The requested state of a host, from its inventory.
 
-    models: the user's list; None where nobody has set one. catalog: known models; ``model: <entry>`` takes the entry's
-    keys, a model's own keys win. images: entries of ``vllm_images``; None where they cannot be read. secrets: of
-    ``vllm_secrets``. defaults: keys that every model takes where neither it nor the catalog has them.
-
-    accelerator, cards: what the host must have. release: of driver and serving image, such as 1.21.3; empty where
-    nobody has set one. host_nics: the machine has NICs for traffic between cards (matters on Gaudi2E only).
-    device_family: as what cards are served whose name is not known, such as HL-325. move_allowed: running models may
-    get other cards where others need theirs, which restarts them. cards_excluded: serial numbers of cards that get no
-    model; cards_accepted: those of sick cards that get models all the same.
-
-    weights_come: a later stage installs the weights that have a ``source``; images_come: the same of images. gateway:
+    models: the user's list; None if it is not set. catalog: known models; ``model: <entry>`` uses the entry's keys, and
+    a model's own keys override them. images: entries of ``vllm_images``; None if they cannot be read. secrets: of
+    ``vllm_secrets``. defaults: keys for every model in which neither it nor the catalog sets them.
+    accelerator, cards: required of the host. release: of driver and serving image, such as 1.21.3; empty if it is not
+    set. host_nics: the machine has NICs for traffic between cards (matters only on Gaudi2E).
+    device_family: the family that unknown cards count as, such as HL-325. move_allowed: running models may get other
+    cards if others need theirs, which restarts them. cards_excluded: serial numbers of cards that get no
+    model; cards_accepted: those of sick cards that may get models.
+    weights_come: a later stage downloads the weights with a ``source``; images_come: the same for images. gateway:
     settings of a gateway on the host. cluster_address: where the other hosts of its models reach it; empty for the
-    address of its default route. between: the network that devices of several hosts use. port_notes: which ports of its
-    cards carry nothing. left: models that are not planned now and go on as they are, with their cards: of each why,
-    empty where an error says it.
+    address of its default route. between: the network between devices of several hosts. port_notes: notes about ports
+    of its cards that carry no traffic. left: models that are not planned now and stay unchanged on their cards, each
+    with the reason, or an empty text if an error has it.
     """
 
     models: Any
@@ -61,7 +59,7 @@ class Wanted:
 
     @classmethod
     def of_role(cls, known: Mapping[str, Any]) -> Wanted:
-        """Return what the variables of role preflight request."""
+        """Return the requested state from the variables of role preflight."""
         stages = known["preflight_for"]
         return cls(
             models=known["preflight_models"],

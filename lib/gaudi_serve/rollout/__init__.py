@@ -1,1 +1,1 @@
-"""Changes to a fleet, host by host: in which order, at whose cost, and whether a host proves itself."""
+"""Changes to a fleet, host by host: their order, the downtime, and the checks of each host."""

@@ -1,4 +1,4 @@
-"""Whether a rollout would change only what was approved: its plan against the plan that the approver read."""
+"""The comparison of a rollout's plan with the approved plan."""
 
 from __future__ import annotations
 
@@ -16,32 +16,32 @@ from ..stages.registry import STAGES
 from ..stages.service import runs_as_planned
 
 Known = Mapping[str, Any]
-# Downtimes are estimates, which differ from run to run.
+# Lines with estimated downtimes differ from run to run and are not compared.
 ESTIMATE = "! "
-# Stages whose lines name what changes, and not how, with the variable that says how.
+# Stages whose lines only name what changes, with the variable that has the details.
 NAMED = {"vllm_image": "vllm_images", "gateway": "fleet_gateway", "monitoring": "fleet_monitoring"}
 
 
 def rollout_due(hostvars: Mapping[str, Known], hosts: Sequence[str]) -> dict[str, list[str]]:
-    """Return what a rollout would change, as lines by host; hosts without a change are left out.
+    """Return the pending changes of a rollout, as lines by host. Hosts without a change are left out.
 
-    What a line does not show, such as the options of a model that starts, has a line with its digest.
+    Details that no line shows, such as the options of a starting model, have a line with their digest.
 
     Args:
-        hostvars: variables by host, with the facts that preflight keeps.
-        hosts: those of the run.
+        hostvars: Variables by host, with the facts of preflight.
+        hosts: The hosts of the run.
     """
     found = {name: _lines(hostvars[name]) for name in hosts}
     return {name: lines for name, lines in found.items() if lines}
 
 
 def rollout_unapproved(hostvars: Mapping[str, Known], hosts: Sequence[str], variables: Known) -> list[str]:
-    """Return what a rollout would change beyond the approved plan, a sentence each; empty where nothing was approved.
+    """Return the changes of a rollout that are not in the approved plan, as sentences; empty without approval.
 
     Args:
-        hostvars: variables by host, with the facts that preflight keeps.
-        hosts: those of the run.
-        variables: of any host; read are ``rollout_as_approved``, which demands an approved plan, and
+        hostvars: Variables by host, with the facts of preflight.
+        hosts: The hosts of the run.
+        variables: The variables of any host. It reads ``rollout_as_approved``, which requires an approved plan, and
             ``gaudi_rollout``, the artifact of the job whose plan was approved.
     """
     if not is_true(variables.get("rollout_as_approved")):
@@ -49,7 +49,7 @@ def rollout_unapproved(hostvars: Mapping[str, Known], hosts: Sequence[str], vari
     artifact = variables.get("gaudi_rollout")
     approved = artifact.get("due") if isinstance(artifact, Mapping) else None
     if not isinstance(approved, Mapping):
-        return ["no job before this one has left an approved plan (artifact gaudi_rollout); launch the workflow again"]
+        return ["no earlier job has left an approved plan (artifact gaudi_rollout); launch the workflow again"]
     reasons = []
     for host, lines in rollout_due(hostvars, hosts).items():
         known = set(_paths(approved.get(host) or []))
@@ -81,7 +81,7 @@ def _digest(value: Any) -> str:
 
 
 def _paths(lines: Sequence[Any]) -> list[str]:
-    """Return each line, those that are indented after the line that they belong to."""
+    """Return each line. Indented lines are prefixed with the line to which they belong."""
     found, head = [], ""
     for line in map(str, lines):
         if line.startswith(" "):

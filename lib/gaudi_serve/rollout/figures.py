@@ -1,4 +1,4 @@
-"""How fast the models of a host are: before and after its change, and of all hosts as a table."""
+"""The speed of models: before and after the change of a host, and of all hosts as a table."""
 
 from __future__ import annotations
 
@@ -12,13 +12,14 @@ SLACK_S = 0.1
 
 
 def slower_models(before: Mapping[str, Known], after: Mapping[str, Known], tolerance: float) -> list[str]:
-    """Return what a host does worse than before its change, beyond what is allowed; a sentence each.
+    """Return the figures that are worse than before a host's change, beyond the tolerance, as sentences.
 
-    A first token may always take ``SLACK_S`` longer: of short times the parts say nothing.
+    A first token may always take ``SLACK_S`` longer, because ratios of short times mean little.
 
     Args:
-        before, after: by model ``first_token_s`` (seconds), ``tokens_s`` (a second), as vllm_benchmark gives them.
-        tolerance: part of what it did before.
+        before: By model, ``first_token_s`` (seconds) and ``tokens_s`` (per second), from vllm_benchmark.
+        after: The same after the change.
+        tolerance: The required part of the earlier speed, from 0 to 1.
     """
     reasons = []
     for model in sorted(before.keys() & after.keys()):
@@ -35,11 +36,12 @@ def slower_models(before: Mapping[str, Known], after: Mapping[str, Known], toler
 
 
 def verified_text(host: str, before: Mapping[str, Known], after: Mapping[str, Known]) -> str:
-    """Return how a host passed its checks, for who decides whether the others follow: a line for each model.
+    """Return a report that a host passed its checks, with a line for each model. A person then decides on the others.
 
     Args:
-        host: its name.
-        before, after: as ``slower_models`` takes them; a model that did not answer before has no figures of then.
+        host: Its name.
+        before: See ``slower_models``. A model that did not answer before has no figures here.
+        after: See ``slower_models``.
     """
     lines = [
         f"{model}: {new['tokens_s']:.4g} tokens a second{_was(before, model, 'tokens_s', '.4g')}, "
@@ -54,10 +56,10 @@ def _was(before: Mapping[str, Known], model: str, key: str, form: str) -> str:
 
 
 def benchmark_lines(measured: Mapping[str, Mapping[str, Known]]) -> list[str]:
-    """Return the figures of all hosts as a table; a host without models, or one out of reach, has none.
+    """Return the figures of all hosts as a table. Hosts without models and unreachable hosts have none.
 
     Args:
-        measured: by host and model ``first_token_s`` (seconds), ``tokens_s`` (a second).
+        measured: By host and model, ``first_token_s`` (seconds) and ``tokens_s`` (per second).
     """
     rows = [
         [host, model, f"{1000 * one['first_token_s']:.0f} ms", f"{one['tokens_s']:.4g}"]

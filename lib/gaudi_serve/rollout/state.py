@@ -1,11 +1,10 @@
-"""The state of a host in a rollout: one value, which changes by events that a table allows.
+"""The state of a host in a rollout, and the events that change it.
 
-What goes well is pending, locked, approved, draining, changing, verified, accepted, serving. Until a host is accepted
-its baseline is saved on it, and a failure rolls it back to that; afterwards a failure lets it try to return once more.
-
-A host whose connection is lost keeps its state until all others are done; then event ``lose`` says so. Nothing here is
-written down on a host: a rollout that was cut off is resumed by what ``gaudi_facts`` reads, the record of module
-``vllm_snapshot`` and the drained servers of gateways.
+The normal order is pending, locked, approved, draining, changing, verified, accepted, serving. Until a host is accepted
+its snapshot stays on it, and a failure rolls it back to that snapshot. After that, a failure makes it try once more to
+return to service. A host whose connection is lost keeps its state until all others are done; then event ``lose``
+follows. Nothing here is stored on a host. An interrupted rollout is resumed from what ``gaudi_facts`` reads, the record
+of module ``vllm_snapshot`` and the drained servers of gateways.
 """
 
 from __future__ import annotations
@@ -22,33 +21,33 @@ from .figures import slower_models, verified_text
 Known = Mapping[str, Any]
 # The variable in which playbooks/rollout.yml registers the state of a host.
 REGISTERED = "rollout_host"
-# The problem of a host whose connection was lost before anything else failed.
+# The problem of a host whose connection broke before another failure.
 LOST = "its connection was lost"
 
 
 class State(Enum):
-    """Where a host is in a rollout."""
+    """The state of a host in a rollout."""
 
-    UNCHANGED = "unchanged"  # nothing is pending on it, and no lock is needed
-    GATEWAY = "gateway"  # nothing but its gateway may be pending, which changes after the waves; it is locked
-    PENDING = "pending"  # is in a wave
-    LOCKED = "locked"  # it and all others are locked for this rollout; waits for the approval after the canary
-    DEFERRED = "deferred"  # not approved: the next rollout changes it
-    APPROVED = "approved"  # changes when its wave begins
-    DRAINING = "draining"  # gets no new requests, is measured, and its baseline is saved
-    CHANGING = "changing"  # carries out what is pending, then is probed and measured
-    VERIFIED = "verified"  # fast enough; its baseline is still saved
-    ACCEPTED = "accepted"  # its baseline is dropped; returns to service
-    SERVING = "serving"  # serves with the change
-    ROLLING_BACK = "rolling_back"  # restores its baseline
-    RETURNING = "returning"  # accepted, but did not return to service at once; tries again, with the change
-    ROLLED_BACK = "rolled_back"  # serves what served before
-    RETURNED = "returned"  # serves with the change; the rollout stops at it nevertheless
-    LEFT_DRAINED = "left_drained"  # could not return to service; the next rollout begins with it
+    UNCHANGED = "unchanged"  # No change is pending, and no lock is needed.
+    GATEWAY = "gateway"  # At most its gateway changes, after the waves. The host is locked.
+    PENDING = "pending"  # It is in a wave.
+    LOCKED = "locked"  # All hosts are locked for this rollout. It waits for the approval after the canary.
+    DEFERRED = "deferred"  # It is not approved. The next rollout changes it.
+    APPROVED = "approved"  # It changes when its wave begins.
+    DRAINING = "draining"  # It gets no new requests, is measured, and its snapshot is saved.
+    CHANGING = "changing"  # It makes the pending changes, then is probed and measured.
+    VERIFIED = "verified"  # It is fast enough. Its snapshot still exists.
+    ACCEPTED = "accepted"  # Its snapshot is deleted. It returns to service.
+    SERVING = "serving"  # It serves with the change.
+    ROLLING_BACK = "rolling_back"  # It restores its snapshot.
+    RETURNING = "returning"  # It is accepted, but did not return to service at once. It tries again, with the change.
+    ROLLED_BACK = "rolled_back"  # It serves the same models as before.
+    RETURNED = "returned"  # It serves with the change, but the rollout stops at it.
+    LEFT_DRAINED = "left_drained"  # It could not return to service. The next rollout begins with it.
 
 
 class Event(Enum):
-    """What happens to a host in a rollout."""
+    """The events of a host in a rollout."""
 
     LOCK = "lock"
     APPROVE = "approve"
@@ -76,7 +75,7 @@ TRANSITIONS: Mapping[State, Mapping[Event, State]] = {
     S.CHANGING: {E.VERIFY: S.VERIFIED, E.FAIL: S.ROLLING_BACK, E.LOSE: S.ROLLING_BACK},
     S.VERIFIED: {E.ACCEPT: S.ACCEPTED, E.FAIL: S.ROLLING_BACK, E.LOSE: S.ROLLING_BACK},
     S.ACCEPTED: {E.SERVE: S.SERVING, E.FAIL: S.RETURNING, E.LOSE: S.RETURNING},
-    # The canary, when it is decided about the others.
+    # The canary receives these events when the other hosts are approved or declined.
     S.SERVING: {E.APPROVE: S.SERVING, E.DECLINE: S.SERVING},
     S.ROLLING_BACK: {E.RESTORE: S.ROLLED_BACK, E.GIVE_UP: S.LEFT_DRAINED, E.LOSE: S.ROLLING_BACK},
     S.RETURNING: {E.RESTORE: S.RETURNED, E.GIVE_UP: S.LEFT_DRAINED, E.LOSE: S.RETURNING},
@@ -84,9 +83,9 @@ TRANSITIONS: Mapping[State, Mapping[Event, State]] = {
     S.RETURNED: {},
     S.LEFT_DRAINED: {},
 }
-# A host that is lost in one of these stays drained until somebody does something about it.
+# A host that is lost in one of these states stays drained until the next rollout.
 UNDER_WAY = {S.DRAINING, S.CHANGING, S.VERIFIED, S.ACCEPTED, S.ROLLING_BACK, S.RETURNING}
-# Nobody knows yet that what their plans say serves.
+# In these states it is not verified that the host serves what its plan describes.
 UNACCEPTED = {S.PENDING, S.LOCKED, S.DEFERRED, S.APPROVED, S.DRAINING, S.CHANGING, S.VERIFIED}
 
 
@@ -94,8 +93,8 @@ UNACCEPTED = {S.PENDING, S.LOCKED, S.DEFERRED, S.APPROVED, S.DRAINING, S.CHANGIN
 class Failure:
     """Why the rollout stops at a host.
 
-    during: the state that it failed in. problem: the task that failed, and why. locked: which other run has locked the
-    host meanwhile; empty where none has. lost: its connection was lost, then or later. stays: why it stays drained.
+    during: the state in which it failed. problem: the failed task and its error. locked: the other run that has locked
+    the host; empty if none has. lost: its connection was lost, then or later. stays: why it stays drained.
     """
 
     during: State
@@ -109,8 +108,8 @@ class Failure:
 class RolloutState:
     """A host in a rollout.
 
-    host: its name. wave: from 1, that of the canary; 0 where nothing is pending. failure: why the rollout stops at it.
-    figures: how fast it is ``before`` and ``after`` its change, by model, as ``slower_models`` takes them.
+    host: its name. wave: from 1, that of the canary; 0 if nothing is pending. failure: why the rollout stops at it.
+    figures: its speed ``before`` and ``after`` its change, by model, as ``slower_models`` takes them.
     """
 
     host: str
@@ -121,13 +120,13 @@ class RolloutState:
 
     @classmethod
     def planned(cls, host: str, waves: Sequence[Sequence[str]]) -> RolloutState:
-        """Return the first state of a host of the run, by the hosts of each wave."""
+        """Return the first state of a host of the run, from the hosts of each wave."""
         wave = next((number for number, names in enumerate(waves, 1) if host in names), 0)
         return cls(host, State.PENDING if wave else State.UNCHANGED, wave)
 
     @classmethod
     def of(cls, host: str, registered: Known) -> RolloutState:
-        """Return what ``as_dict`` gave."""
+        """Return the state that ``as_dict`` returned as a dict."""
         failure = registered["failure"]
         return cls(
             host=host,
@@ -138,10 +137,10 @@ class RolloutState:
         )
 
     def after(self, event: Event, **changes: Any) -> RolloutState:
-        """Return the state after an event, with other fields changed too.
+        """Return the state after an event, with changed fields.
 
         Raises:
-            InputError: for an event that the table does not allow in this state.
+            InputError: The table does not allow the event in this state.
         """
         allowed = TRANSITIONS[self.state]
         if event not in allowed:
@@ -153,7 +152,7 @@ class RolloutState:
         return replace(self, state=allowed[event], **changes)
 
     def locked(self) -> RolloutState:
-        """Return the state of a host that is locked, as all others are; the canary needs no approval."""
+        """Return the state of a locked host. The canary needs no approval."""
         locked = self.after(Event.LOCK)
         return locked.after(Event.APPROVE) if self.wave == 1 else locked
 
@@ -161,10 +160,12 @@ class RolloutState:
         """Return the state of a host that is fast enough.
 
         Args:
-            before, after, tolerance: as ``slower_models`` takes them.
+            before: See ``slower_models``.
+            after: See ``slower_models``.
+            tolerance: See ``slower_models``.
 
         Raises:
-            InputError: where it is slower than before, beyond what is allowed.
+            InputError: The host is slower than before, beyond the tolerance.
         """
         found = self.after(Event.VERIFY, figures={"before": before, "after": after})
         if slower := slower_models(before, after, tolerance):
@@ -172,8 +173,8 @@ class RolloutState:
         return found
 
     def failed(self, task: str, result: Known) -> RolloutState:
-        """Return the state of a host on which a task has failed."""
-        # Of a stage that found the host locked by another run: who that is.
+        """Return the state of a host after a failed task."""
+        # If another run has locked the host, the result names that run.
         failure = Failure(self.state, f"{task}: {reset_failure(result)}", str(result.get("locked") or ""))
         return self.after(Event.FAIL, failure=failure)
 
@@ -185,8 +186,9 @@ class RolloutState:
         """Return the state of a host that stays drained.
 
         Args:
-            task, result: what has failed.
-            unreachable_s: seconds in which it could not be reached; 0 where it could.
+            task: The failed task.
+            result: Its result.
+            unreachable_s: Seconds for which the host was unreachable; 0 if it was not.
         """
         stays = (
             f"it could not be reached for {unreachable_s} s" if unreachable_s else f"{task}: {reset_failure(result)}"
@@ -196,25 +198,25 @@ class RolloutState:
 
     @property
     def accepted(self) -> bool:
-        """Tell whether it is known that the host serves what its plan says."""
+        """Return whether the host is known to serve what its plan describes."""
         return (self.failure.during if self.failure else self.state) not in UNACCEPTED
 
     @property
     def under_way(self) -> bool:
-        """Tell whether the host is drained, and neither serves with the change nor was given up."""
+        """Return whether the host is drained, and neither serves with the change nor was given up."""
         return self.state in UNDER_WAY
 
     @property
     def reason(self) -> str:
-        """Return in one line why the host is rolled back; empty where it is not."""
+        """Return in one line why the host is rolled back, or an empty text."""
         return self.failure.locked or self.failure.problem.splitlines()[0] if self.failure else ""
 
     @property
     def report(self) -> dict[str, Any]:
-        """Return what became of a host: ``outcome``, and ``text`` for a person.
+        """Return the result for a host: ``outcome``, and ``text`` for a person.
 
-        Of one that was verified there is ``before`` and ``after``; of one at which the rollout stops there is ``why``.
-        It is empty while nothing is known.
+        A verified host also has ``before`` and ``after``; a host at which the rollout stops has ``why``. Empty until
+        the result is known.
         """
         if self.failure:
             return _end(self, self.failure)
@@ -224,10 +226,10 @@ class RolloutState:
         return {"outcome": "verified", **self.figures, "text": text}
 
     def as_dict(self) -> dict[str, Any]:
-        """Return it as tasks read it by name, and as ``of`` takes it.
+        """Return the dict that tasks read and ``of`` takes.
 
-        ``ended``: the rollout stops at this host, which is no longer under way. ``lost``: its connection was lost, as
-        event ``lose`` has said. No key is one that ``failed`` reads of a result, since this may be the one that failed.
+        ``ended``: the rollout stops at this host, and the host is done. ``lost``: its connection was lost, from event
+        ``lose``. ``failed`` may receive this dict as a result, so it has none of the keys that ``failed`` reads.
         """
         failure = self.failure
         return {
@@ -251,13 +253,13 @@ def next_state(now: RolloutState, event: Event, given: Known) -> RolloutState:
     """Return the state of a host after an event.
 
     Args:
-        now: its state before.
-        event: what has happened.
-        given: what is known of it: of ``verify`` ``before``, ``after`` and ``tolerance``; of ``fail`` and ``give_up``
-            ``task`` and ``result``, of the latter also ``unreachable_s``.
+        now: The state before the event.
+        event: The event.
+        given: Its data: ``before``, ``after`` and ``tolerance`` of ``verify``; ``task`` and ``result`` of ``fail`` and
+            ``give_up``; also ``unreachable_s`` of ``give_up``.
 
     Raises:
-        InputError: for an event that is not allowed now, and for a host that is slower than before.
+        InputError: The event is not allowed now, or the host is slower than before.
     """
     if event is Event.LOCK:
         return now.locked()
@@ -273,14 +275,14 @@ def next_state(now: RolloutState, event: Event, given: Known) -> RolloutState:
 
 
 def rollout_stopped(hostvars: Mapping[str, Known], hosts: Iterable[str], lost: bool = False) -> list[str]:
-    """Return the hosts at which a rollout stops, asked while it changes none of them.
+    """Return the hosts at which a rollout stops. Call it while the rollout changes none of them.
 
-    So a host that is still under way has lost its connection; without ``lost`` also those that have failed count.
+    A host that is still under way then has lost its connection. Without ``lost``, failed hosts count too.
 
     Args:
-        hostvars: variables by host, with what playbooks/rollout.yml registers; a check of the syntax knows none.
-        hosts: those that may have been changed.
-        lost: only hosts whose connection was lost.
+        hostvars: Variables by host, with what playbooks/rollout.yml registers. A syntax check has none.
+        hosts: The hosts that may have been changed.
+        lost: Return only hosts whose connection was lost.
     """
     keys = ("under_way", "lost") if lost else ("under_way", "ended")
     found = {name: hostvars[name].get(REGISTERED) or {} for name in hosts if name in hostvars}
@@ -288,22 +290,22 @@ def rollout_stopped(hostvars: Mapping[str, Known], hosts: Iterable[str], lost: b
 
 
 def rollout_reports(hostvars: Mapping[str, Known], hosts: Iterable[str]) -> dict[str, dict[str, Any]]:
-    """Return what became of hosts of a rollout so far, as ``RolloutState.report`` has it; not of those without one."""
+    """Return the results for hosts of a rollout so far, as in ``RolloutState.report``."""
     found = {name: (hostvars[name].get(REGISTERED) or {}).get("report") for name in hosts if name in hostvars}
     return {name: report for name, report in found.items() if report}
 
 
 def _end(now: RolloutState, failure: Failure) -> dict[str, str]:
-    """Return what became of a host at which the rollout stops: ``outcome``, ``why``, and ``text`` of both."""
-    later = "the other hosts of later waves are as they were"
-    # The verdict first; then the lines of the server's journal, which may be many.
+    """Return the result for a host at which the rollout stops: ``outcome``, ``why``, and ``text`` of both."""
+    later = "the other hosts of later waves are unchanged"
+    # The verdict is first. The lines of the server's journal follow, which can be many.
     first, _, rest = failure.problem.partition("\n")
     text = _verdict(now.host, failure, first)
     if now.state is State.RETURNED:
         outcome, became = "verified", f"It had passed its checks and serves with the change; {later}"
         text = f"the rollout stops at {now.host}: {first}"
     elif now.state is State.ROLLED_BACK:
-        outcome, became = "rolled_back", f"It serves again what served before; {later}"
+        outcome, became = "rolled_back", f"It serves the same models as before; {later}"
     else:
         outcome = "left_drained"
         became = f"It could not be rolled back, and stays drained: {failure.stays or LOST}; run this again"
@@ -312,7 +314,7 @@ def _end(now: RolloutState, failure: Failure) -> dict[str, str]:
 
 
 def _verdict(host: str, failure: Failure, first: str) -> str:
-    """Return why a rollout stops at a host; one that was locked, lost or not changed has not failed a check."""
+    """Return why a rollout stops at a host. A locked, lost or unchanged host has not failed a check."""
     changed = failure.during is not State.DRAINING
     if failure.locked:
         return f"{host} could not be changed, and the rollout stops: {failure.locked}"

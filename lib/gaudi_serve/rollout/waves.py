@@ -1,7 +1,7 @@
-"""The order in which a rollout changes hosts, so that enough of every model's servers stay; and what forbids it.
+"""The order in which a rollout changes hosts, so that enough servers of every model stay, and its refusals.
 
-Pure functions of what preflight has found. A host that is drained serves none of its models, so each of them counts as
-away as long as the host is in its wave.
+Pure functions of the facts of preflight. A drained host serves none of its models, so each of them counts as away
+while the host is in its wave.
 """
 
 from __future__ import annotations
@@ -28,23 +28,23 @@ TOLERANCE = 0.8
 DRAIN_S = 600
 RECONNECT_S = 300
 PERCENT = re.compile(r"(\d{1,3})%", re.ASCII)
-# Variables of a rollout, by what they may be.
+# The variables of a rollout.
 SETTINGS = (
     *("rollout_canary", "rollout_serial", "rollout_tolerance", "rollout_drain_timeout", "rollout_approved"),
     *("rollout_downtime_allowed", "rollout_drain_command", "rollout_ready_command", "rollout_reconnect_timeout"),
     "rollout_as_approved",
 )
-# What the playbook itself keeps.
+# Variables that the playbook sets itself.
 SAID = ("rollout_plan", REGISTERED)
 
 
 @dataclass(frozen=True)
 class Settings:
-    """What a user says of a rollout.
+    """The settings of a rollout.
 
-    canary: the first host; empty for the first of the inventory. serial: hosts of a wave after it, a number or a part
-    of all. tolerance: part of what a host did before that it must do after. drain_s: seconds in which the requests that
-    a host works on must end. reconnect_s: seconds in which a host that was lost must be there again. downtime_allowed:
+    canary: the first host; empty for the first of the inventory. serial: hosts per later wave, as a number or a
+    percentage. tolerance: required part of a host's earlier speed, from 0 to 1. drain_s: seconds in which the running
+    requests of a host must end. reconnect_s: seconds in which a lost host must be reachable again. downtime_allowed:
     models may be without any server. drains: requests can be kept away from a host.
     """
 
@@ -57,7 +57,7 @@ class Settings:
     drains: bool = True
 
     def most(self, hosts: int) -> int:
-        """Return how many hosts a wave has at most, of so many."""
+        """Return the most hosts of a wave, of ``hosts`` in total."""
         found = PERCENT.fullmatch(str(self.serial))
         return max(1, hosts * int(found[1]) // 100) if found else int(self.serial)
 
@@ -66,8 +66,8 @@ class Settings:
 class Member:
     """A host that a rollout changes.
 
-    due: what for, by stage. down: its models that are taken down, for how long. served: the models that it serves now,
-    by their units, with their names for clients.
+    due: its pending changes, by stage. down: its models that are taken down, and for how long. served: by unit, the
+    names for clients of the models that it serves now.
     """
 
     name: str
@@ -85,16 +85,16 @@ def read_settings(variables: Known, hosts: Sequence[str]) -> Settings:
     """Return the settings of a rollout.
 
     Args:
-        variables: of any host; read are ``rollout_*`` and ``preflight_gateways``.
-        hosts: those of the run.
+        variables: The variables of any host, with ``rollout_*`` and ``preflight_gateways``.
+        hosts: The hosts of the run.
 
     Raises:
-        InputError: for a value that is none, and for a name that begins with ``rollout_`` and is not known.
+        InputError: A value is invalid, or a name that begins with ``rollout_`` is unknown.
     """
     for name in variables:
         if str(name).startswith("rollout_") and name not in (*SETTINGS, *SAID):
             raise refusal("", readable(name), None, f"is not a variable of a rollout{near(name, SETTINGS, 1)}")
-    # A survey gives an empty text for what nobody has answered.
+    # A survey sets an empty text for an unanswered question.
     given = {name: None if variables.get(name) == "" else variables.get(name) for name in SETTINGS}
     canary = given["rollout_canary"]
     if canary is not None and canary not in hosts:
@@ -108,7 +108,9 @@ def read_settings(variables: Known, hosts: Sequence[str]) -> Settings:
             raise refusal("", name, given[name], "is not a command; write program and arguments as one text")
     commands = [given[name] for name in ("rollout_drain_command", "rollout_ready_command")]
     if bool(commands[0]) != bool(commands[1]):
-        raise InputError("rollout_drain_command and rollout_ready_command: one without the other would leave hosts out")
+        raise InputError(
+            "rollout_drain_command and rollout_ready_command: set both, or hosts would stay out of service"
+        )
     return Settings(
         canary=canary or "",
         serial=_serial(given["rollout_serial"]),
@@ -133,7 +135,7 @@ def _serial(value: Any) -> int | str:
     try:
         return whole("", "rollout_serial", value, 1, 10_000)
     except InputError:
-        allowed = "is neither a number of hosts nor a part of all, such as 20%"
+        allowed = "is neither a number of hosts nor a percentage, such as 20%"
         raise refusal("", "rollout_serial", value, allowed) from None
 
 
@@ -142,17 +144,17 @@ def _tolerance(value: Any) -> float:
         return TOLERANCE
     number = float(value) if isinstance(value, str) and re.fullmatch(r"[01]?\.?\d{1,6}", value, re.ASCII) else value
     if not is_number(number, 0, 1):
-        allowed = "is not a number from 0 to 1: the part of what a host did before that it must do after"
+        allowed = "is not a number from 0 to 1: the required part of a host's earlier speed"
         raise refusal("", "rollout_tolerance", value, allowed)
     return float(number)
 
 
 def members(hostvars: Mapping[str, Known], hosts: Sequence[str]) -> list[Member]:
-    """Return the hosts that have something to be changed, or that an earlier rollout has left drained.
+    """Return the hosts with pending changes, and those that an earlier rollout has left drained.
 
     Args:
-        hostvars: variables by host; read are the facts that preflight keeps.
-        hosts: those of the run.
+        hostvars: Variables by host, with the facts of preflight.
+        hosts: The hosts of the run.
     """
     pending = {name: StageChanges.of(hostvars[name]).pending for name in hosts}
     due = {
@@ -161,7 +163,7 @@ def members(hostvars: Mapping[str, Known], hosts: Sequence[str]) -> list[Member]
     }
     kept = {name for name in hosts if (hostvars[name].get("gaudi_services") or {}).get("kept")}
     changed = {*_drained(hostvars, hosts), *kept, *(name for name in hosts if due[name])}
-    # With a host come those that serve a model together with it.
+    # Hosts that serve a model together change together.
     tied = {name for part in _units(hostvars, hosts) if changed & {*part} for name in part}
     return [
         Member(name, due[name], tuple(downtimes(hostvars[name])), serving(hostvars[name]))
@@ -175,21 +177,21 @@ def _drained(hostvars: Mapping[str, Known], hosts: Sequence[str]) -> set[str]:
     for name in hosts:
         live = hostvars[name].get("gaudi_haproxy") or {}
         kept = {one["name"] for one in live.get("states", []) if one["drained"]}
-        # Servers are named after their host and their unit, which may have dots of their own.
+        # A server's name is that of its host and its unit, and both may contain dots.
         found |= {one["host"] for one in live.get("servers", []) if f"{one['host']}.{one['unit']}" in kept}
     return found
 
 
 def serving(known: Known) -> dict[str, tuple[str, ...]]:
-    """Return the models that a host serves now, by their units, with their names for clients."""
+    """Return the models that a host serves now: by unit, their names for clients."""
     services = (known.get("gaudi_host") or {}).get("services") or {}
     launches = {name: one.get("launch") or {} for name, one in services.items() if one.get("active")}
-    # A part of a model is not a server of its own: where it is away, so is the head of the same wave.
+    # A part of a model is not a separate server. Its head is in the same wave.
     return {name: served_names(name, one.get("command") or ()) for name, one in launches.items() if answers(one)}
 
 
 def _counted(hostvars: Mapping[str, Known], hosts: Sequence[str]) -> dict[str, int]:
-    """Return how many hosts serve each model."""
+    """Return the number of hosts that serve each model."""
     found: dict[str, int] = {}
     for name in hosts:
         for model in {one for names in serving(hostvars[name]).values() for one in names}:
@@ -198,9 +200,9 @@ def _counted(hostvars: Mapping[str, Known], hosts: Sequence[str]) -> dict[str, i
 
 
 def least(hostvars: Mapping[str, Known], hosts: Sequence[str]) -> dict[str, int]:
-    """Return how many servers of each model must stay: ``min_available`` of its entry, or all but one.
+    """Return the number of servers of each model that must stay: ``min_available`` of its entry, or all but one.
 
-    Of entries that differ the largest counts.
+    If entries differ, the largest number applies.
     """
     said: dict[str, int] = {}
     for name in hosts:
@@ -216,13 +218,13 @@ def rollout_plan(hostvars: Mapping[str, Known], hosts: Sequence[str], variables:
     """Return the waves of a rollout.
 
     Args:
-        hostvars: variables by host, with the facts that preflight keeps.
-        hosts: those of the run.
-        variables: with ``rollout_*``, of any host.
+        hostvars: Variables by host, with the facts of preflight.
+        hosts: The hosts of the run.
+        variables: The variables of any host, with ``rollout_*``.
 
     Returns:
-        ``waves``: lists of hosts, the canary alone first; ``lines`` to read; ``steps``, the same as a sentence a host;
-        ``refusal``: sentences, empty where it may begin; ``settings``.
+        ``waves``: lists of hosts, the canary alone first; ``lines`` of text; ``steps``, one sentence per host;
+        ``refusal``: sentences, empty if it may begin; ``settings``.
     """
     try:
         settings = read_settings(variables, hosts)
@@ -232,7 +234,7 @@ def rollout_plan(hostvars: Mapping[str, Known], hosts: Sequence[str], variables:
     needed, changed = least(hostvars, hosts), members(hostvars, hosts)
     absent = [name for name in variables.get("preflight_gateways") or [] if name not in hosts]
     reasons = _refusal(changed, servers, needed, settings) + [
-        f"{name}: is a gateway, and takes no part in this run: without it requests would go to hosts that are down; "
+        f"{name}: is a gateway outside this run, which would send requests to hosts that are down; "
         "add it to --limit, or repair it"
         for name in absent
     ]
@@ -251,7 +253,7 @@ def rollout_plan(hostvars: Mapping[str, Known], hosts: Sequence[str], variables:
 def _refusal(
     changed: Sequence[Member], servers: Mapping[str, int], needed: Mapping[str, int], settings: Settings
 ) -> list[str]:
-    """Return the models of which too few would stay, even with one host at a time."""
+    """Return the models of which too few servers would stay, even with one host at a time."""
     reasons = []
     for model in sorted({model for one in changed for model in one.away(settings.drains)}):
         stay = servers[model] - 1
@@ -259,7 +261,7 @@ def _refusal(
             continue
         hosts = ", ".join(one.name for one in changed if model in one.away(settings.drains))
         if servers[model] == 1:
-            text = "has one server on the hosts of this run, and none serves it while that is changed"
+            text = "has one server on the hosts of this run, and no other serves it while that one is changed"
         else:
             count = f"{counted(servers[model], 'server')} on the hosts of this run"
             text = f"has {count}, of which min_available {needed[model]} must stay"
@@ -270,9 +272,9 @@ def _refusal(
 def _waves(
     units: Sequence[Sequence[Member]], servers: Mapping[str, int], needed: Mapping[str, int], settings: Settings
 ) -> list[list[Member]]:
-    """Return the canary, then waves as large as they may be, in the inventory's order.
+    """Return the waves: the canary first, then the largest possible ones, in the inventory's order.
 
-    units: hosts that change together, most often one; the canary comes with its own.
+    units: hosts that change together, usually one. The canary's unit is the first wave.
     """
     order = sorted(units, key=lambda unit: settings.canary not in [one.name for one in unit])
     waves: list[list[Member]] = [list(order[0])] if order else []
@@ -291,7 +293,7 @@ def _waves(
 def _lines(
     waves: Sequence[Sequence[Member]], servers: Mapping[str, int], needed: Mapping[str, int], settings: Settings
 ) -> list[str]:
-    """Return the plan as a person reads it before anything is done."""
+    """Return the plan as lines of text, for a person to read before the rollout."""
     if not waves:
         return ["no host has pending changes"]
     rows = [["WAVE", "HOST", "DUE", "AWAY", "STAY"], *_rows(waves, servers, settings)]
@@ -301,19 +303,19 @@ def _lines(
     if len(waves) > 2 and most > max(map(len, waves[1:])):
         short = min(needed, key=lambda model: servers[model] - needed[model])
         tail.append(
-            f"waves are smaller than {settings.serial}, since {counted(needed[short], 'server')} of {short} must stay"
+            f"waves are smaller than {settings.serial}, because {counted(needed[short], 'server')} of {short} must stay"
         )
     if settings.canary and settings.canary != waves[0][0].name:
         tail.append(f"rollout_canary {settings.canary}: it has no pending changes, so {waves[0][0].name} comes first")
     if not settings.drains:
         tail.append(
-            "no gateway and no rollout_drain_command: requests that a host works on when its models stop are lost"
+            "no gateway and no rollout_drain_command: requests are lost that a host processes when its models stop"
         )
     return [*table(rows), *tail]
 
 
 def _afterwards(hostvars: Mapping[str, Known], hosts: Sequence[str]) -> list[str]:
-    """Return what is due on gateways and in monitoring, which takes no model away and comes when the waves are done."""
+    """Return the pending changes of gateways and monitoring. They follow the waves and stop no model."""
     due = {name: StageChanges.of(hostvars[name], OF_FLEET).pending for name in hosts}
     return [
         f"{stage} {name}, when the waves are done: {'; '.join(due[name][stage])}"
@@ -324,11 +326,11 @@ def _afterwards(hostvars: Mapping[str, Known], hosts: Sequence[str]) -> list[str
 
 
 def _rows(waves: Sequence[Sequence[Member]], servers: Mapping[str, int], settings: Settings) -> list[list[str]]:
-    """Return wave, host, what is due, which models are away, and how many servers of each stay."""
+    """Return rows of wave, host, pending stages, models that are away, and the remaining servers of each."""
     rows = []
     for number, wave in enumerate(waves, 1):
         for one in wave:
-            alone = "give it back" if len(wave) == 1 else "serves a model with the others"
+            alone = "return to service" if len(wave) == 1 else "serves a model with the others"
             stages = ", ".join(STAGES[stage] for stage in one.due) or alone
             away = sorted(one.away(settings.drains))
             gone = {model: sum(model in other.away(settings.drains) for other in wave) for model in away}
@@ -344,18 +346,18 @@ def _sentence(wave: str, host: str, due: str, away: str, stay: str) -> str:
 
 
 def _away(one: Member, drains: bool) -> str:
-    """Return which models are away for how long: those that stop, and those that are drained beside them."""
+    """Return the models that are away, with their downtime, or that the host is only drained."""
     minutes = {down.model: down.minutes for down in one.down}
     stopped = [f"{model} {'for good' if time is None else f'{time} min'}" for model, time in minutes.items()]
     return ", ".join(stopped) or ("drained" if drains and one.served else "-")
 
 
 def unverified_hosts(hostvars: Mapping[str, Known], host: str) -> list[str]:
-    """Return the hosts that serve a model together with one of a rollout and are not verified as it is.
+    """Return the hosts that serve a model together with a verified host and are not verified themselves.
 
     Args:
-        hostvars: variables by host, with what playbooks/rollout.yml registers.
-        host: one that was verified; the others have had the same tasks.
+        hostvars: Variables by host, with what playbooks/rollout.yml registers.
+        host: The verified host. The others have run the same tasks.
     """
     tied = {name for hosts in groups_of(hostvars[host]).values() for name in hosts if name != host}
     states = {name: (hostvars[name].get(REGISTERED) or {}).get("state") for name in tied if name in hostvars}
@@ -363,18 +365,18 @@ def unverified_hosts(hostvars: Mapping[str, Known], host: str) -> list[str]:
 
 
 def hosts_down_at_once(hostvars: Mapping[str, Known], hosts: Sequence[str]) -> list[str]:
-    """Return the hosts of a run whose serving models it would take down all at the same time; empty for one alone.
+    """Return the hosts whose serving models a run would take down at the same time; empty for only one.
 
     Args:
-        hostvars: variables by host, with the facts that preflight keeps.
-        hosts: those of the run.
+        hostvars: Variables by host, with the facts of preflight.
+        hosts: The hosts of the run.
     """
     found = [name for name in hosts if any(one.minutes is not None for one in downtimes(hostvars[name]))]
     return found if len(_units(hostvars, found)) > 1 else []
 
 
 def groups_of(known: Known) -> dict[str, list[str]]:
-    """Return the models of a host that run on several, each with all its hosts: those planned, and those that serve."""
+    """Return the planned and live models of a host that run on several hosts, each with all its hosts."""
     services = (known.get("gaudi_host") or {}).get("services") or {}
     live = {name: hosts_of(one.get("launch")) for name, one in services.items()}
     planned = {str(one["name"]): hosts_of(one) for one in (known.get("preflight_plan") or {}).get("models", [])}
@@ -382,7 +384,7 @@ def groups_of(known: Known) -> dict[str, list[str]]:
 
 
 def _units(hostvars: Mapping[str, Known], hosts: Sequence[str]) -> list[list[str]]:
-    """Return hosts in parts that change together, since a model runs on all hosts of a part; in their order."""
+    """Return groups of hosts that change together because a model runs on all of them, in the order of the hosts."""
     parts: list[list[str]] = []
     for name in hosts:
         tied = {other for others in groups_of(hostvars[name]).values() for other in others}
@@ -394,12 +396,12 @@ def _units(hostvars: Mapping[str, Known], hosts: Sequence[str]) -> list[list[str
 
 
 def restarted_at_once(hostvars: Mapping[str, Known], hosts: Sequence[str], model: str) -> list[str]:
-    """Return the hosts of a run on which a restart would take a model down all at the same time; empty for one alone.
+    """Return the hosts on which a restart would take a model down at the same time; empty for only one.
 
     Args:
-        hostvars: variables by host, with ``gaudi_services``.
-        hosts: those of the run.
-        model: its name.
+        hostvars: Variables by host, with ``gaudi_services``.
+        hosts: The hosts of the run.
+        model: The name of the model.
     """
     units = {name: (hostvars[name].get("gaudi_services") or {}).get("units") or {} for name in hosts}
     found = [name for name in hosts if (units[name].get(model) or {}).get("active")]

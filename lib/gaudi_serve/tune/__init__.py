@@ -1,1 +1,1 @@
-"""Buckets from the traffic of servers that run: what came, what is planned for it, and how that is shown."""
+"""Buckets from the traffic of running servers: the requests, the planned buckets, and the report."""

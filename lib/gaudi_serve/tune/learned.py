@@ -1,11 +1,11 @@
-"""Requests like those that running servers have had, made from vLLM's own histograms.
+"""Requests like those of running servers, made from vLLM's own histograms.
 
-A histogram tells how many prompts (or answers) had up to so many tokens, and how many tokens they had in all. Requests
-are drawn from it at even quantiles: within a bucket of the histogram lengths follow a power of the quantile, one power
-for all, chosen so that the mean is the measured one; so no length leaves its bucket. Which prompt had which answer, no
-server tells: they are taken for independent, and matched in an order that is the same in every run. Arrivals are those
-of a Poisson process with a fixed seed, at the rate of the busiest server: the mean since its start, or, where more
-requests are in it now than that explains, as many as leave so many in it (Little's law).
+A histogram has the number of prompts (or answers) with up to so many tokens, and the sum of their tokens. Requests are
+drawn from it at even quantiles. Within a bucket of the histogram, lengths follow a power of the quantile. It is the
+same power for all buckets, chosen so that the mean is the measured one, so no length leaves its bucket. No server
+reports which prompt had which answer. They count as independent, and are matched in an order that is the same in every
+run. Arrivals are those of a Poisson process with a fixed seed, at the rate of the busiest server: its mean since the
+start, or, if more requests are in it now than that explains, the rate that explains them (Little's law).
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from ..core.errors import InputError, one_line
 from ..core.words import counted
 from ..show.stage_output import names
 
-FEWEST = 100  # requests, below which a histogram says too little
-MOST = 4000  # that are made
+FEWEST = 100  # The least number of requests for a useful histogram.
+MOST = 4000  # The most requests that are made.
 SEED = 1
 
 
 @dataclass(frozen=True)
 class Histogram:
-    """How many requests had up to so many tokens: (edge, requests up to it) by rising edge, and all tokens together."""
+    """Requests by tokens: (edge, requests up to it) in rising order, and the sum of all tokens."""
 
     upto: tuple[tuple[float, float], ...]
     total: float
@@ -40,7 +40,7 @@ class Histogram:
 
     @classmethod
     def merged(cls, found: Sequence[Histogram]) -> Histogram:
-        """Return one histogram of several servers; of one without an edge, its nearest lower one counts."""
+        """Return one histogram of several servers. If one has no such edge, its next lower edge counts."""
         edges = sorted({edge for one in found for edge, _ in one.upto})
         rows = tuple((edge, sum(one._at(edge) for one in found)) for edge in edges)
         return cls(rows, sum(one.total for one in found))
@@ -49,10 +49,10 @@ class Histogram:
         return max((count for upper, count in self.upto if upper <= edge), default=0.0)
 
     def lengths(self, count: int, least: int, most: int) -> list[int]:
-        """Return so many lengths at even quantiles, rising, whose mean is that of the histogram as far as it can be."""
+        """Return ``count`` lengths at even quantiles, rising. Their mean is that of the histogram if possible."""
         places = [self._place((index + 0.5) / count, least, most) for index in range(count)]
         mean = self.total / self.count
-        low, high = -7.0, 7.0  # the power of two that is the exponent
+        low, high = -7.0, 7.0  # The exponent is two to this power.
         for _ in range(40):
             middle = (low + high) / 2
             power = 2.0**middle
@@ -62,7 +62,7 @@ class Histogram:
         return [min(most, max(least, round(begin + (end - begin) * share**power))) for begin, end, share in places]
 
     def _place(self, quantile: float, least: int, most: int) -> tuple[float, float, float]:
-        """Return between which lengths a quantile lies, and at which part of the way."""
+        """Return the two lengths between which a quantile is, and its relative place between them."""
         wanted, before, lower = quantile * self.count, 0.0, float(least)
         for edge, upto in self.upto:
             upper = float(min(edge, most))
@@ -74,11 +74,11 @@ class Histogram:
 
 @dataclass(frozen=True)
 class Learned:
-    """What the servers of a model have had.
+    """The observed traffic of a model's servers.
 
-    prompt, answer: tokens. rate: requests a second of the busiest server, whose answers have a token every token_s
-    seconds; 0 where it does not say. blocks: by host, KV-cache blocks that its
-    server says it has. source: where this comes from, in words. notes: sentences about single hosts.
+    prompt, answer: tokens. rate: requests per second of the busiest server; its answers have a token every token_s
+    seconds, 0 if unknown. blocks: by host, the KV cache blocks that its server reports. source: the origin of the data,
+    in words. notes: sentences about single hosts.
     """
 
     prompt: Histogram
@@ -90,9 +90,9 @@ class Learned:
     notes: list[str] = field(default_factory=list)
 
     def requests(self, most: int) -> list[Request]:
-        """Return requests like theirs, of at most so many tokens, the same in every run."""
+        """Return similar requests, of at most ``most`` tokens, the same in every run."""
         count = min(MOST, math.ceil(self.prompt.count))
-        random = Random(SEED)  # noqa: S311 - no secret; random() gives the same numbers in every version of Python
+        random = Random(SEED)  # noqa: S311 - Not secret. random() gives the same numbers in every version of Python.
         prompts = self.prompt.lengths(count, 1, most)
         answers = self.answer.lengths(count, 0, most)
         order = sorted(range(count), key=lambda _: random.random())
@@ -105,15 +105,15 @@ class Learned:
 
 
 def learned(name: str, hosts: Sequence[str], traffic: Mapping[str, Any]) -> Learned:
-    """Return what the servers of a model have had.
+    """Return the observed traffic of a model's servers.
 
     Args:
-        name: the model.
-        hosts: those that have it in their plan.
-        traffic: by host, what module vllm_traffic returned; one without ``traffic`` was not read.
+        name: The model.
+        hosts: The hosts that have it in their plan.
+        traffic: By host, the result of module vllm_traffic. A result without ``traffic`` was not read.
 
     Raises:
-        InputError: where no server could be asked, or too few requests came.
+        InputError: No server could be read, or there were too few requests.
     """
     read: dict[str, Mapping[str, Any]] = {}
     lost = []
@@ -125,7 +125,7 @@ def learned(name: str, hosts: Sequence[str], traffic: Mapping[str, Any]) -> Lear
             lost.append(one_line(f"{host}: {_why(result).strip()}"))
     if not read:
         raise InputError(
-            f"model {name}: no server of it shows its traffic; start it, or give a trace (-e trace=FILE): "
+            f"model {name}: no server of it reports its traffic; start it, or set a trace (-e trace=FILE): "
             + "; ".join(lost)
         )
     prompt = Histogram.merged([_histogram(one["prompt_tokens"]) for one in read.values()])
@@ -134,8 +134,8 @@ def learned(name: str, hosts: Sequence[str], traffic: Mapping[str, Any]) -> Lear
     where = names(list(read), 4)
     if seen < FEWEST:
         raise InputError(
-            f"model {name}: its servers have had {counted(seen, 'request')} since they started ({where}), and "
-            f"{FEWEST} are needed to plan by; wait for more, or give a trace (-e trace=FILE)"
+            f"model {name}: its servers have had {counted(seen, 'request')} since they started ({where}), and a plan "
+            f"needs {FEWEST}; wait for more, or set a trace (-e trace=FILE)"
         )
     rate, busiest = max((_rate(one), host) for host, one in read.items())
     blocks = {host: int(one["num_blocks"]) for host, one in read.items() if one.get("num_blocks")}
@@ -149,7 +149,7 @@ def _why(result: Mapping[str, Any]) -> str:
         return str(result["problem"])
     if result.get("unreachable") or not result:
         return "cannot be reached" + (f": {result['msg']}" if result.get("msg") else "")
-    return str(result.get("msg") or "was not asked")
+    return str(result.get("msg") or "was not read")
 
 
 def _histogram(found: Mapping[str, Any]) -> Histogram:
@@ -158,7 +158,7 @@ def _histogram(found: Mapping[str, Any]) -> Histogram:
 
 
 def _rate(one: Mapping[str, Any]) -> float:
-    """Return the requests a second that a server has had on average, or that what is in it now tells."""
+    """Return a server's requests per second: the average, or the rate that explains its present requests."""
     average = one["requests"] / max(1.0, one["uptime_s"])
     seconds = one.get("mean_request_s") or 0
     now = (one["running"] + one["waiting"]) / seconds if seconds else 0.0
@@ -171,7 +171,7 @@ def _compiled(read: Mapping[str, Mapping[str, Any]]) -> list[str]:
         hours = one["uptime_s"] / 3600
         count = one.get("compiled")
         if count is None:
-            notes.append(f"{host}: what was compiled while serving is not known: {one.get('journal_problem')}")
+            notes.append(f"{host}: the shapes compiled while serving are unknown: {one.get('journal_problem')}")
         else:
             notes.append(
                 f"{host}: compiled while serving, by the journal of the last {_time(hours)}: "

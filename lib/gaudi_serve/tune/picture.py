@@ -1,7 +1,7 @@
-"""A picture of what ran and what is warmed up for it: an SVG as text, the same for the same numbers.
+"""A picture of the steps and the buckets, as the text of an SVG. The same numbers give the same text.
 
-Two fields, of prompt steps and of decode steps. The stronger a place, the more steps had such a shape. Buckets of today
-are rings, planned ones are dots; a step is padded to the first of them that is as far to the right and as high up.
+It has two fields, for prompt steps and decode steps. A stronger place had more steps of that shape. Rings are today's
+buckets, and dots are planned ones. A step is padded to the first bucket that is as far to the right and as high.
 """
 
 from __future__ import annotations
@@ -15,17 +15,17 @@ from xml.sax.saxutils import escape
 from ..core.words import counted
 from .proposal import Proposal
 
-WIDTH, HEIGHT = 460, 340  # of a field
+WIDTH, HEIGHT = 460, 340  # The size of a field.
 LEFT, TOP, GAP, BELOW = 76, 96, 90, 60
-CELLS = 46  # of a field's longer side; steps in one of them are counted together
+CELLS = 46  # Cells along a field's longer side. Steps in one cell are counted together.
 CELL = WIDTH / CELLS
-# What lies at the ends of an axis is drawn whole, within the frame.
+# Marks at the ends of an axis need this margin to be complete within the frame.
 MARGIN = 8
 SHADES = 8
 RADIUS = 4
-TICKS_APART = 44  # so that the last two labels do not touch
-LONGEST_TITLE = 120  # letters
-# Colours without variables, which some viewers do not know.
+TICKS_APART = 44  # Keeps the last two labels apart.
+LONGEST_TITLE = 120  # characters
+# Colours are written directly, because some viewers do not support variables.
 STYLE = """
   svg { font: 13px sans-serif }
   .paper { fill: #ffffff } text { fill: #1f2328 } .small { font-size: 11px; fill: #59636e }
@@ -42,7 +42,7 @@ Points = Collection[tuple[int, int]]
 
 @dataclass(frozen=True)
 class _Axis:
-    """A logarithmic axis from 0 or 1: what it counts, its largest value, and its length on paper."""
+    """A logarithmic axis from 0 or 1: its name, its largest value, and its length in the picture."""
 
     name: str
     most: int
@@ -55,7 +55,7 @@ class _Axis:
         return MARGIN + (self.length - 2 * MARGIN) * math.log2(max(1.0, value + shift)) / math.log2(most)
 
     def cell(self, value: float) -> int:
-        """Return which cell of the field has a value in its middle, or nearly so."""
+        """Return the cell whose middle is nearest to a value."""
         return int((self.place(value) - MARGIN) / CELL + 0.5)
 
     def ticks(self) -> list[int]:
@@ -67,7 +67,7 @@ class _Axis:
 
 
 def picture(plan: Proposal) -> str:
-    """Return the SVG of a proposal: the steps of its requests, the buckets of today, and those that are planned."""
+    """Return the SVG of a proposal: the steps of its requests, and the buckets of today and of the plan."""
     width, height = LEFT + 2 * WIDTH + GAP + 30, TOP + HEIGHT + BELOW
     fields = [
         ("Prompt steps", ("tokens", False), ("blocks of context", True), plan.shapes.prompt, 0),
@@ -149,7 +149,7 @@ def _grid(across: _Axis, up: _Axis) -> list[str]:
 
 
 def _heat(across: _Axis, up: _Axis, steps: Steps) -> list[str]:
-    """Return the steps as squares, whose shade grows with the logarithm of how many ran."""
+    """Return the steps as squares. Their shade grows with the logarithm of the number of steps."""
     cells: dict[tuple[int, int], int] = defaultdict(int)
     for (one, other), count in steps.items():
         cells[across.cell(one), up.cell(other)] += count
@@ -164,7 +164,7 @@ def _heat(across: _Axis, up: _Axis, steps: Steps) -> list[str]:
 
 
 def _marks(across: _Axis, up: _Axis, points: Points, kind: str, radius: int) -> list[str]:
-    """Return a mark for each bucket; of those that fall on one place of the paper one."""
+    """Return one mark per place in the picture that has a bucket."""
     places = {(round(across.place(x)), round(HEIGHT - up.place(y))) for x, y in points}
     return [f'<circle class="{kind}" cx="{x}" cy="{y}" r="{radius}"/>' for x, y in sorted(places)]
 

@@ -1,4 +1,4 @@
-"""What is planned for the requests that a model gets, beside what its servers warm up today."""
+"""The planned buckets for the requests of a model, next to today's buckets of its servers."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ GOALS = {"tune_like": "like", "tune_max_graphs": "max_graphs", "tune_max_padding
 
 @dataclass(frozen=True)
 class Proposal:
-    """What is planned.
+    """The result of a plan.
 
-    source: where the requests come from, in words. taken, uncovered: how many of them the servers take, and do not.
-    shapes: the steps. today: what servers warm up now. planned: what the plan pads. prompt: (tokens, blocks of
+    source: the origin of the requests, in words. taken, uncovered: the number of requests that the servers accept and
+    refuse. shapes: the steps. today: the present buckets. planned: the padding of the plan. prompt: (tokens, blocks of
     context) and decode: (sequences, blocks), its buckets. strategies: those of the plugin, by name. text: the file to
-    review. speed: how fast the server is taken to be, in words. beside: with what speeds and held_out compare, as
-    hpu_bucket_plan returns these.
+    review. speed: the assumed speed of the server, in words. beside: the buckets with which speeds and held_out are
+    compared, as hpu_bucket_plan returns them.
     """
 
     target: Target
@@ -50,10 +50,10 @@ class Proposal:
 
 
 def read_goal(asked: Mapping[str, Any]) -> Goal | None:
-    """Return the goal of a run by its variables tune_like, tune_max_graphs, tune_max_padding; None without any.
+    """Return the goal of a run from tune_like, tune_max_graphs, tune_max_padding; None without any.
 
     Raises:
-        InputError: for a value that is none, and for more than one of them; it names the variable.
+        InputError: A value is invalid, or more than one is set. The message names the variable.
     """
     said = {name: asked[name] for name in GOALS if asked.get(name) not in (None, "")}
     if len(said) > 1:
@@ -69,17 +69,17 @@ def read_goal(asked: Mapping[str, Any]) -> Goal | None:
 def proposed(
     target: Target, requests: Sequence[Request], wanted: Goal | None, source: str, token_s: float = 0
 ) -> Proposal:
-    """Return what is planned for some requests.
+    """Return the plan for some requests.
 
     Args:
-        target: the model.
-        requests: that it gets.
-        wanted: the goal; without one, no more padding than exp, or than today for the fork, which has no exp.
-        source: where the requests come from, in words.
-        token_s: seconds between two tokens of running servers; 0 where nobody knows.
+        target: The model.
+        requests: Its requests.
+        wanted: The goal. Default: no more padding than exp, or than today for the fork, which has no exp.
+        source: The origin of the requests, in words.
+        token_s: Seconds between two tokens of running servers; 0 if unknown.
 
     Raises:
-        InputError: where the servers take none of the requests, and for a goal that cannot be reached.
+        InputError: The servers accept none of the requests, or the goal cannot be reached.
     """
     limits = target.limits
     taken, uncovered = fitting(list(requests), limits)
@@ -108,7 +108,7 @@ def proposed(
 
 
 def _speed(target: Target, taken: list[Request], token_s: float) -> tuple[float, str]:
-    """Return the seconds of a decode step of one sequence, and how fast the servers are taken to be, in words."""
+    """Return the seconds of a decode step of one sequence, and the assumed speed of the servers in words."""
     step, why = target.decode_step()
     if token_s:
         step = decode_step_of(taken, target.limits, token_s)
@@ -117,7 +117,7 @@ def _speed(target: Target, taken: list[Request], token_s: float) -> tuple[float,
 
 
 def _planned_list(target: Target, traffic: Traffic, wanted: Goal | None, made_from: str) -> dict[str, Any]:
-    # The list covers as many blocks as any of the hosts may have; its padding is counted over the steps of this one.
+    # The list covers the most blocks of any host. Its padding is counted over the steps of this one.
     server, goal = replace(target.limits, num_hpu_blocks=target.covered), wanted or Goal(like="exp")
     found = planned(server, traffic, goal, made_from, target.limits)
     buckets = found.plan.buckets
@@ -134,7 +134,7 @@ def _planned_list(target: Target, traffic: Traffic, wanted: Goal | None, made_fr
 
 @dataclass(frozen=True)
 class _Ranges:
-    """Servers that take ranges alone: their limits, the goal, and the strategy of the goal, exp where it has none."""
+    """Servers that accept only ranges: their limits, the goal, and the strategy of the goal or exp."""
 
     target: Target
     server: PlanLimits
@@ -143,11 +143,11 @@ class _Ranges:
 
     @property
     def beside(self) -> str:
-        """Return with what ranges compare, in a word."""
+        """Return the name of the buckets with which the ranges are compared."""
         return self.goal.like if self.goal and self.goal.like else "today"
 
     def other(self, steps: Shapes) -> Compared | None:
-        """Return what today's ranges pad, or the strategy, where that is the goal and where there are none today."""
+        """Return the padding of today's ranges, or of the strategy if it is the goal or there are no ranges today."""
         today = self.target.today(steps).compared if self.beside == "today" else None
         if isinstance(today, Compared):
             return today
@@ -157,13 +157,13 @@ class _Ranges:
         """Return the best ranges for some steps.
 
         Raises:
-            InputError: where none reach the goal.
+            InputError: No ranges reach the goal.
         """
         most: list[Padding] | None = None
         if self.goal is None or self.goal.like:
             others = [other.padding for steps in part.shapes if (other := self.other(steps))]
             if len(others) < len(part.shapes):
-                raise InputError(f"nothing is there to compare with: {self.strategy}")
+                raise InputError(f"there is nothing to compare with: {self.strategy}")
             most = others
         elif self.goal.max_padding:
             most = [self.goal.max_padding] * len(part.shapes)
@@ -173,12 +173,12 @@ class _Ranges:
         return ranges
 
     def told(self, ranges: BucketRanges, part: Traffic) -> list[dict[str, Any]]:
-        """Return what ranges pad by speed, in the words of the filter."""
+        """Return the padding of ranges by speed, as the filter returns it."""
         found = [of_ranges(ranges, self.server, steps) for steps in part.shapes]
         return speeds_told(found, self.beside, [self.other(steps) for steps in part.shapes])
 
     def held_out(self, traffic: Traffic) -> dict[str, Any] | None:
-        """Return what other ranges, made without the last part of the steps, pad of it."""
+        """Return the padding of the last part of the steps, for ranges that were made without it."""
         parted = traffic.held_out()
         ranges = answer(partial(self.best, parted[0])) if parted else None
         if parted is None or not isinstance(ranges, BucketRanges):

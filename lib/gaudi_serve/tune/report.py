@@ -1,4 +1,4 @@
-"""What playbooks/tune.yml shows and writes."""
+"""The output and the files of playbooks/tune.yml."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ LIMITS = ("max_num_seqs", "max_model_len", "max_num_batched_tokens", "num_hpu_bl
 
 
 def tune_refusal(fleet: Mapping[str, Any], asked: Mapping[str, Any]) -> list[str]:
-    """Return why buckets cannot be planned, as far as it is known before any server is asked; a sentence each.
+    """Return why buckets cannot be planned, one sentence per reason, before any server is read.
 
     Args:
-        fleet: what vllm_fleet_plan returned.
-        asked: what the user has given: model, trace, trace_columns, trace_time_unit, tune_like, tune_max_graphs,
-            tune_max_padding; what is empty is not given. inventory_dir: beside which proposed files may lie.
+        fleet: The result of vllm_fleet_plan.
+        asked: The user's values: model, trace, trace_columns, trace_time_unit, tune_like, tune_max_graphs,
+            tune_max_padding. Empty values are not set. inventory_dir: the folder next to which proposed files may be.
     """
     found = refused(fleet, asked.get("model"))
     for ask in (lambda: read_goal(asked), lambda: _trace(asked) if asked.get("trace") else None):
@@ -50,14 +50,14 @@ def tune_report(
     """Plan the buckets of a model for its traffic.
 
     Args:
-        fleet: what vllm_fleet_plan returned; tune_refusal has nothing to say of it.
-        asked: as tune_refusal takes it.
-        folder: where the files are to lie.
-        traffic: without a trace, by host what module vllm_traffic returned, or any result without ``traffic`` where
-            a host was not read.
+        fleet: The result of vllm_fleet_plan. tune_refusal has found no problem with it.
+        asked: See tune_refusal.
+        folder: The folder for the files.
+        traffic: Without a trace, the result of module vllm_traffic by host, or any result without ``traffic`` if the
+            host was not read.
 
     Returns:
-        ``lines`` to show, ``errors`` (sentences; nothing else is there then), ``files``: ``{path, content}`` each, and
+        ``lines`` to show, ``errors`` (sentences; then the rest is empty), ``files`` with ``{path, content}`` each, and
         ``plan``: graphs, padding and the rest as data.
     """
     try:
@@ -97,7 +97,7 @@ def _proposed(
 
 
 def _head(plan: Proposal) -> list[str]:
-    more = f"; {plan.uncovered} more do not fit, and are refused by the server" if plan.uncovered else ""
+    more = f"; the server refuses {plan.uncovered} more, which do not fit" if plan.uncovered else ""
     limits = plan.target.limits
     return [
         f"{plan.target.name} on {', '.join(plan.target.hosts)}: {counted(plan.taken, 'request')} ({plan.source}){more}",
@@ -117,14 +117,14 @@ def _other_blocks(aim: Target, found: Learned) -> list[str]:
         memory = aim.planned[host]["memory"] if host in aim.planned else None
         if memory and memory["num_hpu_blocks"] != blocks:
             notes.append(
-                f"{host}: its server has {blocks} KV-cache blocks, where the plan estimates "
-                f"{memory['num_hpu_blocks']}: the server's count"
+                f"{host}: its server has {blocks} KV-cache blocks, but the plan estimates "
+                f"{memory['num_hpu_blocks']}: the server's count is used"
             )
     return notes
 
 
 def _left_out(fleet: Mapping[str, Any], aim: Target) -> list[str]:
-    """Return why other hosts, which may have the model too, have no part in the plan."""
+    """Return why other hosts, which may also have the model, are not in the plan."""
     return [
         error["message"]
         for error in fleet["errors"]
@@ -160,7 +160,7 @@ def _row(plan: Proposal, name: str, found: Compared | InputError) -> list[str]:
 
 
 def _speeds(plan: Proposal) -> list[str]:
-    """Return what the plan pads at other speeds of the server, and of the requests that another plan has not seen."""
+    """Return the padding of the plan at other speeds, and for requests that another plan has not seen."""
     rows = [["TIMES AS FAST", *HEAD[3:6]]]
     rows += [_speed(plan, one, f"{one['speed']:g}") for one in plan.speeds if one["speed"] in SHOWN_SPEEDS]
     if plan.held_out is None:
@@ -172,7 +172,7 @@ def _speeds(plan: Proposal) -> list[str]:
     ]
     return [
         f"Padding at other speeds of the server, and in brackets that of {plan.beside}. The last third of the requests",
-        f"is padded by a plan of {counted(plan.held_out['graphs'], 'graph')} that was made without it:",
+        f"is padded with a plan of {counted(plan.held_out['graphs'], 'graph')} that was made without it:",
         *table(rows),
     ]
 
@@ -189,13 +189,13 @@ def _speed(plan: Proposal, row: Mapping[str, Any], name: str) -> list[str]:
 
 
 def _next(plan: Proposal, path: str, inventory_dir: str) -> list[str]:
-    """Return what to do with the files, the one beside the inventory being named by the inventory's own folder."""
+    """Return the next steps for the files. A file next to the inventory is named relative to the inventory's folder."""
     name = plan.target.name
     if plan.text.strip() == (plan.target.model["bucket_file"] or "").strip():
-        return [f"{name} has this list already"]
+        return [f"{name} already has this list"]
     beside = inventory_dir and path.startswith(f"{inventory_dir.rstrip('/')}/")
     where = f"inventory_dir ~ '{path.removeprefix(inventory_dir.rstrip('/'))}'" if beside else f"'{path}'"
-    look = f"Nothing restarts now. Review {path}, and to take it write into the model's entry:"
+    look = f"Nothing restarts now. Review {path}. To use it, write into the model's entry:"
     if plan.target.ranges:
         return [
             look.replace("entry", "entry, with the rest of its env"),

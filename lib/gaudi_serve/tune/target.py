@@ -1,4 +1,4 @@
-"""The model whose buckets are tuned: where it is, what its buckets are planned within, and what it warms up today."""
+"""The model whose buckets are tuned: its hosts, the limits of its buckets, and its present buckets."""
 
 from __future__ import annotations
 
@@ -16,22 +16,22 @@ from ..buckets.traffic import Shapes
 from ..core.errors import InputError, near, shown
 from ..memory.autocalc import BANDWIDTH, DEVICE_GIB, GIB
 
-# What every server of a model must have alike for one list of buckets; of blocks the list covers the most.
+# Limits that must be equal on every server of a model for one list of buckets. The list covers the most blocks of any.
 ALIKE = (
     *("max_num_seqs", "max_num_prefill_seqs", "max_model_len", "max_num_batched_tokens", "block_size"),
     *("use_contiguous_pa", "prefix_caching"),
 )
 
 
-OVERHEAD_S = 0.0055  # of a decode step beside reading the weights: 12 ms in all for 8B in BF16 on one Gaudi2
+OVERHEAD_S = 0.0055  # Of a decode step, in addition to reading the weights: 12 ms in all for 8B in BF16 on one Gaudi2.
 
 
 @dataclass(frozen=True)
 class Today:
-    """What servers warm up now.
+    """The present buckets of the servers.
 
-    strategy: by name. compared: what that pads; None where the server would not start with it. prompt: (tokens, blocks
-    of context), decode: (sequences, blocks), for the picture.
+    strategy: by name. compared: its padding, or the error if the server would not start with it. prompt: (tokens,
+    blocks of context), decode: (sequences, blocks), for the picture.
     """
 
     strategy: str
@@ -42,10 +42,10 @@ class Today:
 
 @dataclass(frozen=True)
 class Target:
-    """One model on its hosts, all of which plan it with the same limits.
+    """One model on its hosts, which all plan it with the same limits.
 
-    planned: the model of each host's plan. limits: of its servers; num_hpu_blocks are those of the plan, or those that
-    running servers tell. covered: the most blocks that any plan or server has, which the list is to cover too.
+    planned: the model in each host's plan. limits: of its servers; num_hpu_blocks are those that running servers
+    report, or else those of the plan. covered: the most blocks of any plan or server, which the list must also cover.
     """
 
     name: str
@@ -60,30 +60,30 @@ class Target:
 
     @property
     def model(self) -> Mapping[str, Any]:
-        """Return the model as its first host plans it."""
+        """Return the model in the plan of its first host."""
         return next(iter(self.planned.values()))
 
     @property
     def ranges(self) -> bool:
-        """Tell whether its servers take ranges alone, and no list."""
+        """Return whether its servers accept only ranges, and no list."""
         return bool(self.model["bucket_limits"]["ranges"])
 
     def decode_step(self) -> tuple[float, str]:
-        """Return the seconds that a decode step of one sequence is likely to take, and why, in words."""
+        """Return the likely seconds of a decode step of one sequence, and the reason in words."""
         weights, device = self.model["weights_gib"], self.model["device_gib"]
         bandwidth = next((BANDWIDTH[name] for name, gib in DEVICE_GIB.items() if gib == device), None)
         if not weights or bandwidth is None:
-            return DECODE_S, "as of a model of 8B, since the size of its weights is not known"
+            return DECODE_S, "as for a model of 8B, because the size of its weights is unknown"
         step = OVERHEAD_S + weights * GIB / bandwidth
         return step, f"{weights} GiB of weights a card, read at {bandwidth / 1e12:.2f} TB/s"
 
     def minutes(self, graphs: int) -> float | None:
-        """Return the minutes that so many graphs take to warm up, as the plan estimates them; None where it cannot."""
+        """Return the estimated minutes to warm up a number of graphs; None if the plan has no estimate."""
         known, seconds = self.model["graphs"], self.model["warmup_s"]
         return None if not known or seconds is None else seconds / known * graphs / 60
 
     def today(self, shapes: Shapes) -> Today:
-        """Return what its servers warm up now, and what that pads."""
+        """Return the present buckets of its servers, and their padding."""
         env = self.model["env"]
         try:
             if self.ranges:
@@ -117,11 +117,11 @@ def _points(buckets: Any, first: int = 1) -> frozenset[tuple[int, int]]:
 
 
 def refused(fleet: Mapping[str, Any], name: Any) -> list[str]:
-    """Return why the buckets of a model cannot be planned on a fleet, a sentence each.
+    """Return why the buckets of a model cannot be planned on a fleet, one sentence per reason.
 
     Args:
-        fleet: what vllm_fleet_plan returned.
-        name: the model, as it was given; None where nobody has given one.
+        fleet: The result of vllm_fleet_plan.
+        name: The name of the model as the user set it, or None.
     """
     here = {host: [model["name"] for model in plan["models"]] for host, plan in fleet["hosts"].items()}
     names = sorted({one for models in here.values() for one in models})
@@ -153,33 +153,33 @@ def _unfit(host: str, model: Mapping[str, Any]) -> str:
     where, limits = f"{host}: model {model['name']}", model["bucket_limits"]
     if len(model.get("served") or ()) > 1:
         return (
-            f"{where}: shares its card with other models, and one environment has the buckets of all: buckets are not "
-            "planned for it; VLLM_PROMPT_*_BUCKET_* in its env set them by hand"
+            f"{where}: shares its card with other models, and one environment has the buckets of all, so its buckets "
+            "cannot be planned; set VLLM_PROMPT_*_BUCKET_* in its env by hand"
         )
     if limits is None:
         return (
-            f"{where}: launch_profile {model['launch_profile']}: its server chooses its own buckets and takes none; "
-            "one of the plugin, or of the vendor's fork, does"
+            f"{where}: launch_profile {model['launch_profile']}: its server chooses its own buckets; "
+            "use a profile of the plugin or of the vendor's fork, which accept them"
         )
     if limits["unknown"]:
         what = " and ".join(limits["unknown"])
-        return f"{where}: {what}: buckets cannot be planned with it; keep a strategy of the plugin (exp, lin, pad)"
+        return f"{where}: {what}: buckets cannot be planned with it; use a strategy of the plugin (exp, lin, pad)"
     lacking = [key for key in ("max_num_seqs", "max_model_len") if key not in limits]
     if lacking:
-        return f"{where}: {' and '.join(lacking)} must be given: buckets are planned within them"
+        return f"{where}: {' and '.join(lacking)} must be set: buckets are planned within them"
     return ""
 
 
 def target(fleet: Mapping[str, Any], name: str, measured: Mapping[str, int]) -> Target:
-    """Return a model that ``refused`` has nothing to say of.
+    """Return a model for which ``refused`` found no problem.
 
     Args:
-        fleet: what vllm_fleet_plan returned.
-        name: the model.
-        measured: by host, the blocks that a running server says it has.
+        fleet: The result of vllm_fleet_plan.
+        name: The model.
+        measured: By host, the blocks that a running server reports.
 
     Raises:
-        InputError: where its hosts differ in what buckets are planned within, or nobody knows its blocks.
+        InputError: Its hosts have different limits for buckets, or the number of blocks is unknown.
     """
     planned = {
         host: model for host, plan in fleet["hosts"].items() for model in plan["models"] if model["name"] == name
@@ -191,14 +191,14 @@ def target(fleet: Mapping[str, Any], name: str, measured: Mapping[str, int]) -> 
             if one != two:
                 raise InputError(
                     f"model {name}: {key} is {one} on {first} and {two} on {host}, and one list of buckets cannot be "
-                    f"for both; select one, as --limit {first}"
+                    f"for both; select one host, such as --limit {first}"
                 )
     estimated = [int(model["memory"]["num_hpu_blocks"]) for model in planned.values() if model["memory"]]
     known = [*measured.values()] or estimated
     if not known:
         raise InputError(
-            f"{first}: model {name}: its KV-cache blocks are not known, since its memory is not; give config and "
-            "weight_bytes, fetch its weights, or tune it while it serves"
+            f"{first}: model {name}: its KV-cache blocks are unknown, because its memory is; set config and "
+            "weight_bytes, download its weights, or tune it while it serves"
         )
     limits = {key: planned[first]["bucket_limits"][key] for key in ALIKE}
     return Target(name, planned, PlanLimits(**limits, num_hpu_blocks=max(known)), max([*known, *estimated]))

@@ -1,4 +1,4 @@
-"""Requests of a trace file: CSV or JSON, with this project's names, those of the Azure traces, or others."""
+"""Requests of a trace file: CSV or JSON, with this project's column names, those of the Azure traces, or others."""
 
 from __future__ import annotations
 
@@ -17,38 +17,38 @@ from ..buckets.traffic import Request
 from ..core.errors import InputError, near, one_line, shown
 from ..core.words import counted
 
-# Each number by its names, ours first.
+# Each number with its column names, ours first.
 NAMES = {
     "arrival_s": ("arrival_s", "TIMESTAMP"),
     "input_tokens": ("input_tokens", "ContextTokens"),
     "output_tokens": ("output_tokens", "GeneratedTokens"),
 }
-# Seconds of each unit that a column of arrivals may have; times of day have none.
+# Seconds per unit of a column of arrivals. Times of day have no unit.
 UNITS = {"s": 1.0, "ms": 1e-3, "us": 1e-6, "ns": 1e-9}
 LARGEST_FILE = 64 * 2**20  # bytes
-MOST_REQUESTS = 200_000  # planned in minutes
+MOST_REQUESTS = 200_000  # More would take too many minutes to plan.
 FORMS = "a CSV file with a head, a JSON list of mappings, or a JSON mapping a line"
 FRACTION = re.compile(r"(\.\d{6})\d+")
-Row = tuple[str, Mapping[str, Any]]  # where it stands, and its values by column
+Row = tuple[str, Mapping[str, Any]]  # The place in the file, and the values by column.
 
 
 @dataclass(frozen=True)
 class Columns:
-    """What the columns of a trace are called, and how many seconds one unit of its arrivals has."""
+    """The column names of a trace, and the seconds per unit of its arrivals."""
 
     names: Mapping[str, tuple[str, ...]] = field(default_factory=lambda: NAMES)
     second: float = 1.0
 
     @classmethod
     def of(cls, columns: Any, unit: Any) -> Columns:
-        """Read what a user says of a trace; what is empty is not said.
+        """Return the columns from the user's values. Empty values are not set.
 
         Args:
-            columns: ``{arrival_s: NAME, input_tokens: NAME, output_tokens: NAME}``, some of them or all.
-            unit: of the arrivals: s, ms, us or ns.
+            columns: ``{arrival_s: NAME, input_tokens: NAME, output_tokens: NAME}``, or some of these keys.
+            unit: The unit of the arrivals: s, ms, us or ns.
 
         Raises:
-            InputError: naming the variable, the value and what is allowed.
+            InputError: The message names the variable, the value and what is allowed.
         """
         allowed = f"must be a mapping of {', '.join(NAMES)} to names of columns"
         if columns and not isinstance(columns, Mapping):
@@ -65,15 +65,15 @@ class Columns:
 
 
 def read_trace_file(path: str, columns: Columns | None = None) -> list[Request]:
-    """Return the requests of a trace file, in its order; arrivals in seconds since the first of them.
+    """Return the requests of a trace file in its order. Arrivals are in seconds since the first one.
 
     Args:
-        path: the file.
-        columns: what its columns are called; the names of this project and of the Azure traces where it is None.
+        path: The file.
+        columns: Its column names; None: those of this project and of the Azure traces.
 
     Raises:
-        InputError: for a file that is missing, empty, too large or of no known form, for a column that is missing, and
-            for the first value that is none, with its file and line.
+        InputError: The file is missing, empty, too large or of an unknown form, a column is missing, or a value is
+            invalid. The message names the file and the line.
     """
     text, columns = _text(path), columns or Columns()
     path = one_line(path)
@@ -82,7 +82,7 @@ def read_trace_file(path: str, columns: Columns | None = None) -> list[Request]:
     for where, row in rows:
         found.append(Request(*(_value(f"trace: {path}: {where}", kind, row, columns) for kind in NAMES)))
         if len(found) > MOST_REQUESTS:
-            raise InputError(f"trace: {path}: {where}: is one request more than {MOST_REQUESTS:,}; give a part of them")
+            raise InputError(f"trace: {path}: {where}: is one request more than {MOST_REQUESTS:,}; use a part of them")
     if not found:
         raise InputError(f"trace: {path}: has no request; it must have at least one, as {FORMS}")
     begin = min(one.arrival_s for one in found)
@@ -93,12 +93,12 @@ def _text(path: str) -> str:
     file, path = Path(path), one_line(path)
     try:
         if file.is_file() and file.stat().st_size > LARGEST_FILE:
-            raise InputError(f"trace: {path}: is larger than {LARGEST_FILE // 2**20} MiB; give a part of it")
+            raise InputError(f"trace: {path}: is larger than {LARGEST_FILE // 2**20} MiB; use a part of it")
         text = file.read_text(encoding="utf-8-sig")
     except FileNotFoundError:
         raise InputError(f"trace: {path}: no such file; it must be {FORMS}") from None
     except UnicodeDecodeError:
-        raise InputError(f"trace: {path}: is not a text in UTF-8; it must be {FORMS}") from None
+        raise InputError(f"trace: {path}: is not a UTF-8 text; it must be {FORMS}") from None
     except OSError as problem:
         raise InputError(f"trace: {path}: cannot be read: {problem.strerror}") from None
     if not text.strip():
@@ -119,7 +119,7 @@ def _csv(path: str, text: str, columns: Columns) -> Iterator[Row]:
                 raise InputError(f"trace: {path}: {where}: has {counted(len(cells), 'value')}, of {len(head)} columns")
             yield where, dict(zip(head, cells, strict=True))
     except csv.Error as problem:
-        raise InputError(f"trace: {path}: line {reader.line_num}: no CSV: {problem}") from None
+        raise InputError(f"trace: {path}: line {reader.line_num}: not CSV: {problem}") from None
 
 
 def _json(path: str, text: str, columns: Columns) -> Iterator[Row]:
@@ -128,7 +128,7 @@ def _json(path: str, text: str, columns: Columns) -> Iterator[Row]:
             found = json.loads(text)
         except (ValueError, RecursionError) as problem:
             line = getattr(problem, "lineno", 1)
-            raise InputError(f"trace: {path}: line {line}: no JSON: {getattr(problem, 'msg', 'too deep')}") from None
+            raise InputError(f"trace: {path}: line {line}: not JSON: {getattr(problem, 'msg', 'too deep')}") from None
         yield from _mappings(path, ((f"request {number}", one) for number, one in enumerate(found, 1)), columns)
     else:
         yield from _mappings(path, _json_lines(path, text), columns)
@@ -141,7 +141,7 @@ def _json_lines(path: str, text: str) -> Iterator[tuple[str, Any]]:
                 yield f"line {number}", json.loads(line)
             except (ValueError, RecursionError) as problem:
                 what = getattr(problem, "msg", "too deep")
-                raise InputError(f"trace: {path}: line {number}: no JSON mapping: {what}") from None
+                raise InputError(f"trace: {path}: line {number}: not a JSON mapping: {what}") from None
 
 
 def _mappings(path: str, found: Iterable[tuple[str, Any]], columns: Columns) -> Iterator[Row]:
@@ -181,7 +181,7 @@ def _value(where: str, kind: str, row: Mapping[str, Any], columns: Columns) -> A
 
 
 def _is_number(value: Any) -> bool:
-    """Tell whether an arrival is a number, which has a unit, and no time of day."""
+    """Return whether an arrival is a number, which has a unit, and not a time of day."""
     try:
         return bool(math.isfinite(float(value)))
     except (TypeError, ValueError):
@@ -189,7 +189,7 @@ def _is_number(value: Any) -> bool:
 
 
 def _seconds(value: Any) -> float | None:
-    """Return seconds since any begin of a number or of a time of day; a time without a zone is UTC."""
+    """Return the seconds of a number, or of a time of day since any start. A time without a zone is UTC."""
     if isinstance(value, (int, float)) and not isinstance(value, bool):
         return float(value) if abs(value) <= LARGEST else None
     if not isinstance(value, str):

@@ -91,7 +91,7 @@ def goes_back(playbook: Any, address: str, requested: dict[str, Any], said: str)
     assert run.status != 0
     assert said in run.flat, run.text
     assert "mol-fleet-a failed its checks, and the rollout stops" in run.flat
-    assert "It serves again what served before" in run.flat
+    assert "It serves the same models as before" in run.flat
     assert load.failed == []
     assert {name: launched(name) for name in HOSTS[1:]} == before
     assert not drained("mol-fleet-a")
@@ -140,7 +140,7 @@ def dies_in_its_proof(lost: str, playbook: Any, address: str) -> None:
     assert run.run.status == 2, run.run.text
     ended = {"server": "failed its checks", "host": "could not be reached while it was changed"}[lost]
     assert f"mol-fleet-a {ended}, and the rollout stops" in run.run.flat, run.run.text
-    assert "It serves again what served before" in run.run.flat, run.run.text
+    assert "It serves the same models as before" in run.run.flat, run.run.text
     assert load.failed == []
     assert {name: launched(name) for name in HOSTS[1:]} == before
     assert (sequences("mol-fleet-a"), drained("mol-fleet-a")) == ("16", False)

@@ -288,7 +288,7 @@ WRONG = [
     ({"port": 30002}, "port 30002: belongs to model qwen2.5-7b already"),
     ({"module_ids": [0, 9]}, "module_ids [9]: not on this host, which has [0, 1, 2, 3, 4, 5, 6, 7]"),
     ({"tensor_parallel_size": 8}, "tensor_parallel_size 8: this host has 8 cards, 1 of them free (held: 0: qwq-32b"),
-    ({"weights": "/data/nowhere"}, "weights '/data/nowhere': holds no readable config.json on this host"),
+    ({"weights": "/data/nowhere"}, "weights '/data/nowhere': has no readable config.json on this host"),
     ({"tensor_parallel_size": 16}, "tensor_parallel_size 16: does not divide the 40 attention heads"),
     ({"port": 31999}, "port 31999: is taken on this host by python3"),
 ]
