@@ -69,8 +69,11 @@ def test_an_inventory_without_one_mirror_is_refused_in_a_sentence(tmp_path: Path
             {"site_mirror_address": ""},
             'm0: site_mirror_address "": must be the name or IPv4 address',
         ),
-        ({"site_mirror_address": "localhost"}, 'site_mirror_address "localhost": is 127.0.0.1 on this host itself'),
-        ({"site_mirror_address": "no-such-name.invalid"}, '"no-such-name.invalid": is not known on this host itself'),
+        ({"site_mirror_address": "localhost"}, 'site_mirror_address "localhost": resolves to 127.0.0.1 on this host'),
+        (
+            {"site_mirror_address": "no-such-name.invalid"},
+            '"no-such-name.invalid": resolves to no address on this host',
+        ),
         ({"bundle_fingerprint": "78FE"}, 'm0: bundle_fingerprint "78FE": must be the fingerprint that'),
         ({"bundle": "bundle"}, "bundle 'bundle': must be the absolute path of its folder on this host"),
         ({"bundle": "/srv/my bundle"}, "bundle '/srv/my bundle': must be the absolute path"),
