@@ -492,8 +492,8 @@ def test_hosts_that_differ_and_unknown_memory_have_no_plan(trace: str) -> None:
     unknown = fleet(plugin())
     unknown["hosts"]["g1"]["models"][0]["memory"] = None
     assert tune_report(unknown, asked, "/b")["errors"] == [
-        "g1: model qwq: its KV-cache blocks are unknown, because its memory is; give config and "
-        "weight_bytes, fetch its weights,"
+        "g1: model qwq: its KV-cache blocks are unknown, because its memory is; set config and "
+        "weight_bytes, download its weights,"
         " or tune it while it serves"
     ]
     assert target(unknown, "qwq", {"g1": 3000}).limits.num_hpu_blocks == 3000
