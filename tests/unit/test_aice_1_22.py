@@ -33,7 +33,7 @@ def test_a_plan_adds_the_interfaces_that_the_script_leaves_empty() -> None:
     ("more", "sentence"),
     [
         ({"dtype": "float16"}, "dtype 'float16': the script silently serves it in bfloat16; set bfloat16"),
-        ({"dtype": "awq", "quant_config": "/opt/q.json"}, "makes the script serve in fp8, and forget this model's own"),
+        ({"dtype": "awq", "quant_config": "/opt/q.json"}, "makes the script serve in fp8 and ignore this model's own"),
         ({"max_padding_ratio": 0.75}, "max_padding_ratio 0.75: must be a number from 0 to 0.5"),
         ({"extra_args": ["--port", "1"]}, "extra_args '--port': belongs in the model's key port"),
         ({"extra_args": ["--served-model-name=x"]}, "belongs in the model's key served_model_name"),

@@ -464,7 +464,7 @@ GOAL = "limits: needs exactly one of max_graphs, max_padding, like; "
             {**LIKE, "use_contiguous_pa": True, "prefix_caching": True},
             "limits.prefix_caching: true cannot be with use_contiguous_pa, which turns prefix caching off; set one of",
         ),
-        ([ROW], SERVER, f"{GOAL}none is given"),
+        ([ROW], SERVER, f"{GOAL}none is set"),
         ([ROW], {**LIKE, "max_graphs": 8}, f"{GOAL}max_graphs and like are set"),
         ([ROW], {**SERVER, "max_graphs": 1}, "limits.max_graphs: 1 is not an integer from 2 to"),
         (

@@ -146,7 +146,7 @@ def test_more_hosts_are_added_to_those_that_serve() -> None:
         known["vllm_models"] = []
     plan = plan_of(variables)
     assert served(plan) == ["gpu01", "gpu02"]
-    assert plan["hosts"]["gpu03"]["changes"] == ["- big: stop and remove (it held cards 0,1)"]
+    assert plan["hosts"]["gpu03"]["changes"] == ["- big: stop and remove (it used cards 0,1)"]
 
 
 def test_too_few_hosts_are_one_error_with_each_reason() -> None:

@@ -152,7 +152,7 @@ def test_lines_say_what_differs_what_becomes_of_the_models_and_what_is_down() ->
     due = {"vllm_service_due": ["remove old"], "vllm_service_stops": changes, "host_tuning_due": ["cpu0: a -> b"]}
     assert pending_lines(known(**due), EVERY) == [
         "host: cpu0: a -> b",
-        "- old: stop and remove (it held cards 2)",
+        "- old: stop and remove (it used cards 2)",
         "! old stops for good, from stage models on: it is not planned any more",
     ]
     assert pending_lines(known(vllm_service_due=["write x"], vllm_service_stops={}), ["host_tuning"]) == []

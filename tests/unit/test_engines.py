@@ -265,9 +265,7 @@ def test_roles_ask_what_a_platform_needs_and_get_no_answer_for_none(monkeypatch:
 
 
 ALONE = {"GLOO_SOCKET_IFNAME": "lo", "VLLM_HOST_IP": "127.0.0.1"}
-LISTENS = (
-    "its workers listen on interface eth0 too, and ask for no key: docs/explanation/security.md has the firewall rule"
-)
+LISTENS = "its workers also listen on interface eth0, without a key; docs/explanation/security.md has the firewall rule"
 LISTENS_OUTWARD = LISTENS.replace("interface eth0", "the host's outward address")
 
 

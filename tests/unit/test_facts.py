@@ -200,7 +200,7 @@ def test_models_with_mistakes_are_not_said_to_be_removed() -> None:
     one["gaudi_host"]["services"] = {**live_of(planned(model())), **live_of(planned(model(name="gone")))}
     fleet = vllm_fleet_plan({"a": one}, ["a"], [])
     assert [error["key"] for error in fleet["errors"]] == ["port"]
-    assert fleet["hosts"]["a"]["changes"] == ["- gone: stop and remove (it held cards 0,1)"]
+    assert fleet["hosts"]["a"]["changes"] == ["- gone: stop and remove (it used cards 0,1)"]
     assert vllm_plan_changes([], live_of(planned(model())), ["qwq", None]) == []
 
 

@@ -267,7 +267,7 @@ def test_models_that_go_stop_or_only_start() -> None:
     live = live_of(planned(model()))
     stopped = planned(model(state="stopped"), services=live)["models"]
     assert vllm_plan_changes(stopped, live) == ["~ qwq: stop"]
-    assert vllm_plan_changes([], live) == ["- qwq: stop and remove (it held cards 0,1)"]
+    assert vllm_plan_changes([], live) == ["- qwq: stop and remove (it used cards 0,1)"]
     idle = {"qwq": {**live["qwq"], "active": False}}
     assert vllm_plan_changes(planned(model(), services=idle)["models"], idle) == [
         "~ qwq: start on cards 0,1, port 30001"

@@ -46,8 +46,8 @@ def of_loading(found: dict[str, Any]) -> list[str]:
             "plugin",
             "1.24.1",
             "g: model m: weights '/data/m': its config.json: quantization_config.quant_method 'modelopt', quant_algo "
-            "'NVFP4' is not loaded by plugin of release 1.24.1; nothing on Gaudi does; take weights that are not "
-            f"quantised, or by one of {GAUDI_METHODS}",
+            "'NVFP4' is not loaded by plugin of release 1.24.1; nothing on Gaudi does; use weights that are "
+            f"not quantised, or one of {GAUDI_METHODS}",
         ),
         (
             {"quant_method": "bitsandbytes"},
@@ -76,7 +76,7 @@ def of_loading(found: dict[str, Any]) -> list[str]:
             "cpu",
             "1.24.1",
             "g: model m: weights '/data/m': its config.json: quantization_config.quant_method 'fp8' is not loaded by "
-            "vllm on a CPU host; nothing on CPU does; take weights that are not quantised, or by one of awq, "
+            "vllm on a CPU host; nothing on CPU does; use weights that are not quantised, or one of awq, "
             "compressed-tensors with integers, gptq",
         ),
         (
@@ -84,8 +84,8 @@ def of_loading(found: dict[str, Any]) -> list[str]:
             "cpu",
             "1.24.1",
             "g: model m: weights '/data/m': its config.json: quantization_config.quant_method 'compressed-tensors' "
-            "with floating-point weights is not loaded by vllm on a CPU host; nothing on CPU does; take weights that "
-            "are not quantised, or by one of awq, compressed-tensors with integers, gptq",
+            "with floating-point weights is not loaded by vllm on a CPU host; nothing on CPU does; use weights "
+            "that are not quantised, or one of awq, compressed-tensors with integers, gptq",
         ),
     ],
 )
@@ -126,7 +126,7 @@ def test_a_quantisation_that_the_user_asks_for_is_compared_too() -> None:
 def test_what_only_some_images_of_a_release_load_or_nobody_has_tried_is_a_warning() -> None:
     needs = (
         "g: model m: its config.json: quantization_config.quant_method 'modelopt', quant_algo 'FP8' needs an image "
-        "with vLLM 0.16.0 or newer; of release 1.23 there are 0.11.2 and 0.13.0 to 0.17.1"
+        "with vLLM 0.16.0 or newer; release 1.23 has 0.11.2 and 0.13.0 to 0.17.1"
     )
     for image, warned in (("vllm:1", True), ("vllm-0.17.1", False)):
         found = plan(FP8, "plugin", "1.23.0", image=image)
@@ -163,7 +163,8 @@ def test_an_architecture_that_nobody_is_known_to_serve_is_a_warning(config: dict
     assert bool(said) == bool(warned)
     if warned:
         assert said[0].endswith(
-            f"architecture {warned!r} of its config.json is on no list of architectures for Gaudi; try it on one host"
+            f"architecture {warned!r} of its config.json is on no list of architectures for Gaudi; try it on one host "
+            "first"
         )
     assert not any("architecture" in text for text in plan(None, "cpu", "1.24.1", config=config)["warnings"])
 

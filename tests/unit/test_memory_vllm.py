@@ -332,7 +332,7 @@ def test_a_plan_says_how_long_a_context_vllm_chooses_by_itself(said: Any) -> Non
     assert error["key"] == "tensor_parallel_size"
     (error,) = a_plan(max_model_len=said, image="vllm/vllm-openai:v0.13.0")["errors"]
     assert error["message"].endswith(
-        "max_model_len -1: (auto) needs vLLM 0.14 or newer, and this image has 0.13.0; give a number of tokens"
+        "max_model_len -1: (auto) needs vLLM 0.14 or newer, and this image has 0.13.0; set a number of tokens"
     )
     unknown = a_plan(max_model_len=said, config=None)["models"][0]
     assert unknown["max_model_len"] is None and "memory is not checked" in " ".join(unknown["warnings"])

@@ -180,9 +180,9 @@ FORM = "a line is a tuple such as (1, [256, 512], range(0, 8, 4)): a number, lis
         ("(1, 256 0)", f"'(1, 256 0)' cannot be read by the server; {FORM}"),
         ("(" * 9999, "'((((("),
         ("range (1, 2), 3, 4", "'range (1, 2), 3, 4' cannot be read by the server"),
-        ("(1, (2, 3), 4)", f"'(1, (2, 3), 4)' has [2, 3] for a number; {FORM}"),
-        ("(1, 'many', 4)", "\"(1, 'many', 4)\" has 'many' for a number"),
-        ("(1, 1e999, 4)", "'(1, 1e999, 4)' has Infinity for a number"),
+        ("(1, (2, 3), 4)", f"'(1, (2, 3), 4)' has [2, 3] instead of a number; {FORM}"),
+        ("(1, 'many', 4)", "\"(1, 'many', 4)\" has 'many' instead of a number"),
+        ("(1, 1e999, 4)", "'(1, 1e999, 4)' has Infinity instead of a number"),
         ("(1, -2, 4)", "'(1, -2, 4)' has -2, which is not from 0 to 1000000000000"),
         ("(1, 2, range(8, 64, 0))", "'(1, 2, range(8, 64, 0))' has range(8, 64, 0), whose step is 0; write 1 or more"),
         ("(1, 2, range(0, 10001))", "'(1, 2, range(0, 10001))' has range(0, 10001) of 10,001 values, above 10,000"),
@@ -213,7 +213,7 @@ def test_a_line_may_be_written_in_several_ways() -> None:
         (strategy("pad", DECODE_BS__MAX=10**12), "VLLM_DECODE_BS_BUCKET_MAX: 1000000000000 gives"),
         (
             strategy("lin", PROMPT_CTX__MAX=10**5, PROMPT_QUERY__STEP=1) | {"max_model_len": 10**9},
-            "VLLM_PROMPT_CTX_BUCKET_MAX: 100000 brings",
+            "VLLM_PROMPT_CTX_BUCKET_MAX: 100000 raises",
         ),
         (
             strategy("lin", PROMPT_BS__MAX=512) | {"max_model_len": 131072, "max_num_batched_tokens": 131072},

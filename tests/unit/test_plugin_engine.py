@@ -114,7 +114,7 @@ def test_blocks_by_which_a_server_dies_in_warm_up_are_refused_with_what_fits() -
         ),
         ({"dtype": "float16"}, "dtype 'float16': the plugin would silently serve in bfloat16"),
         ({"dtype": "float32"}, "dtype 'float32': the plugin would silently serve in bfloat16"),
-        ({"dtype": "fp8"}, "dtype 'fp8': FP8 weights are served as they are with bfloat16"),
+        ({"dtype": "fp8"}, "dtype 'fp8': FP8 weights are served unchanged with bfloat16"),
         ({"dtype": "awq"}, "dtype 'awq': the weights themselves determine their quantisation"),
         ({"max_num_batched_tokens": 16}, "max_num_batched_tokens 16: is below max_num_seqs 32"),
         (
@@ -135,7 +135,7 @@ def test_blocks_by_which_a_server_dies_in_warm_up_are_refused_with_what_fits() -
         ({"task": "embed"}, "task 'embed': is an option of the fork only: the server stops at it; a model without"),
         (
             {"distributed_executor_backend": "ray"},
-            "distributed_executor_backend 'ray': is not validated with the plugin: leave it out, which is mp",
+            "distributed_executor_backend 'ray': is not validated with the plugin: leave it out, which means mp",
         ),
         (
             {"bucketing": {"strategy": "pad", "decode_bs": {"min": 64, "max": 32}}},
@@ -193,8 +193,8 @@ def test_measurements_of_the_other_generation_are_refused() -> None:
     inc = {"quantization": "inc", "env": {"QUANT_CONFIG": "/data/inc/maxabs_quant_g2.json"}}
     assert one(**inc)["args"].count("inc") == 1
     three = gaudi_host(device_name="HL-325L")
-    assert "env: QUANT_CONFIG: takes /data/inc/" in refused(three, **inc)
-    assert "is of GAUDI2: measurements of one generation do not work on the other" in refused(three, **inc)
+    assert "env: QUANT_CONFIG: uses /data/inc/" in refused(three, **inc)
+    assert "is for GAUDI2: measurements of one generation do not work on the other" in refused(three, **inc)
 
 
 @pytest.mark.parametrize(
@@ -346,7 +346,7 @@ def test_a_model_that_came_later_wants_a_release_that_has_it() -> None:
         "least_vllm '0.26.0': is the first vLLM with this model, of release 1.24.1; accelerator_release is 1.24.0, "
         "which has 0.17.1 or 0.19.0 to 0.21.0"
     )
-    note = "needs an image with vLLM 0.26.0 or newer; of release 1.24.1 there are 0.24.0 and 0.26.0"
+    note = "needs an image with vLLM 0.26.0 or newer; release 1.24.1 has 0.24.0 and 0.26.0"
     assert any(note in text for text in of_entry("gemma-4-31b-it")["warnings"])
     named = of_entry("gemma-4-31b-it", image="vendor/vllm-0.26.0-ptupstream-2.11.0:latest")
     assert not any("needs an image" in text for text in named["warnings"])
@@ -396,17 +396,17 @@ def test_what_of_bucketing_counts_for_nothing_is_told(said: dict[str, Any], unre
         (
             {"VLLM_PROMPT_QUERY_BUCKET_STEP": "256"},
             "env: VLLM_PROMPT_QUERY_BUCKET_STEP 256 contradicts bucketing.prompt_query.step 512; set only "
-            "bucketing.prompt_query.step, and take VLLM_PROMPT_QUERY_BUCKET_STEP out of env",
+            "bucketing.prompt_query.step, and remove VLLM_PROMPT_QUERY_BUCKET_STEP from env",
         ),
         (
             {"VLLM_BUCKETING_STRATEGY": "pad"},
             "env: VLLM_BUCKETING_STRATEGY pad contradicts bucketing.strategy lin; set only bucketing.strategy, and "
-            "take VLLM_BUCKETING_STRATEGY out of env",
+            "remove VLLM_BUCKETING_STRATEGY from env",
         ),
         (
             {"VLLM_PREFIX_CACHING": "true"},
             "env: VLLM_PREFIX_CACHING true contradicts enable_prefix_caching false; set only "
-            "enable_prefix_caching, and take VLLM_PREFIX_CACHING out of env",
+            "enable_prefix_caching, and remove VLLM_PREFIX_CACHING from env",
         ),
         ({"VLLM_PROMPT_QUERY_BUCKET_STEP": "512", "VLLM_PREFIX_CACHING": "no"}, None),
     ],

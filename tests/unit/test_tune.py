@@ -209,7 +209,7 @@ def test_a_trace_that_cannot_be_read_is_an_error(tmp_path: Path, monkeypatch: py
     with pytest.raises(InputError, match="line 4: is one request more than 2; use a part of them"):
         read_trace_file(str(tmp_path / "large"))
     monkeypatch.setattr(trace_file, "LARGEST_FILE", 10)
-    with pytest.raises(InputError, match="is larger than 0 MiB; give a part of it"):
+    with pytest.raises(InputError, match="is larger than 0 MiB; use a part of it"):
         read_trace_file(str(tmp_path / "large"))
 
 
@@ -267,8 +267,8 @@ def test_hosts_that_say_nothing_are_named_and_none_left_is_an_error() -> None:
     with pytest.raises(InputError) as caught:
         learned("m", ["g1"], {"g1": traffic(generation_tokens=few)})
     assert str(caught.value) == (
-        "model m: its servers have had 3 requests since they started (g1), and 100 ; wait for more, or "
-        "set a trace (-e trace=FILE)"
+        "model m: its servers have had 3 requests since they started (g1), and a plan needs 100; wait for "
+        "more, or set a trace (-e trace=FILE)"
     )
 
 
@@ -459,8 +459,8 @@ def test_models_without_plans_are_refused() -> None:
     upstream = {key: value for key, value in plugin(launch_profile="vllm").items() if key != "max_num_seqs"}
     said = tune_refusal(fleet(upstream), {"model": "qwq"})
     assert said == [
-        "g1: model qwq: launch_profile vllm: its server chooses its own buckets; one of the plugin, or "
-        "of the vendor's fork, does"
+        "g1: model qwq: launch_profile vllm: its server chooses its own buckets; use a profile of the plugin or "
+        "of the vendor's fork, which accept them"
     ]
     kept = "buckets cannot be planned with it; use a strategy of the plugin (exp, lin, pad)"
     for more, what in (
@@ -486,14 +486,14 @@ def test_hosts_that_differ_and_unknown_memory_have_no_plan(trace: str) -> None:
     asked = {"model": "qwq", "trace": trace}
     both = fleet(plugin(), g2=plugin(max_num_seqs=8))
     assert tune_report(both, asked, "/b")["errors"] == [
-        "model qwq: max_num_seqs is 16 on g1 and 8 on g2, and one list of buckets cannot be for both; select one, as "
-        "--limit g1"
+        "model qwq: max_num_seqs is 16 on g1 and 8 on g2, and one list of buckets cannot be for both; select one host, "
+        "such as --limit g1"
     ]
     unknown = fleet(plugin())
     unknown["hosts"]["g1"]["models"][0]["memory"] = None
     assert tune_report(unknown, asked, "/b")["errors"] == [
-        "g1: model qwq: its KV-cache blocks are unknown, because its memory is; give config and "
-        "weight_bytes, fetch its weights,"
+        "g1: model qwq: its KV-cache blocks are unknown, because its memory is; set config and "
+        "weight_bytes, download its weights,"
         " or tune it while it serves"
     ]
     assert target(unknown, "qwq", {"g1": 3000}).limits.num_hpu_blocks == 3000
@@ -593,7 +593,7 @@ def test_the_list_covers_what_any_host_has(trace: str) -> None:
         found = tune_report(fleet(plugin()), asked, "/b", {"g1": traffic(num_blocks=blocks)})
         assert f"num_hpu_blocks {max(blocks, 3276)}" in found["plan"]["file"]
         assert found["lines"][1].endswith(f"num_hpu_blocks {blocks}")
-        said = f"g1: its server has {blocks} KV-cache blocks, where the plan estimates 3276: the server's count"
+        said = f"g1: its server has {blocks} KV-cache blocks, but the plan estimates 3276: the server's count is used"
         assert said in found["lines"]
     same = tune_report(fleet(plugin()), asked, "/b", {"g1": traffic(num_blocks=3276)})
     assert not any("KV-cache" in line for line in same["lines"])
@@ -616,9 +616,7 @@ def test_a_strategy_that_stops_the_server_says_why(trace: str) -> None:
     wanted["hosts"]["g1"]["models"][0]["env"]["VLLM_BUCKETING_FROM_FILE"] = "/nowhere"
     lines = tune_report(wanted, {"model": "qwq", "trace": trace, "tune_max_graphs": 6}, "/b")["lines"]
     assert any(line.startswith("today (file)  -       -") for line in lines)
-    assert any(
-        line.startswith("file: VLLM_BUCKETING_FROM_FILE: '/nowhere' names a file that is not there") for line in lines
-    )
+    assert any(line.startswith("file: VLLM_BUCKETING_FROM_FILE: '/nowhere' names a missing file") for line in lines)
 
 
 def test_hosts_that_could_not_be_planned_are_told_beside_the_plan(trace: str) -> None:

@@ -39,7 +39,7 @@ def vllm_plan_changes(
     planned = {str(model["name"]): model for model in models}
     for name in sorted(set() if "?" in but else set(live) - set(planned) - set(but)):
         cards = cards_text(live[name].module_ids)
-        lines.append(f"- {_named(name, live[name])}: stop and remove (it held cards {cards})")
+        lines.append(f"- {_named(name, live[name])}: stop and remove (it used cards {cards})")
     for name, model in planned.items():
         lines += _of_model(_named(name, live.get(name), model), model, live.get(name), supervisor or _own())
     return lines

@@ -56,7 +56,7 @@ def _length_problems(spec: Spec) -> list[Problem]:
     stated = stated_version(spec)
     if spec.get("max_model_len") != AUTO_LENGTH or not stated or comparable(stated) >= comparable(AUTO_LENGTH_SINCE):
         return []
-    allowed = f"(auto) needs vLLM {AUTO_LENGTH_SINCE} or newer, and this image has {stated}; give a number of tokens"
+    allowed = f"(auto) needs vLLM {AUTO_LENGTH_SINCE} or newer, and this image has {stated}; set a number of tokens"
     return [("max_model_len", AUTO_LENGTH, allowed)]
 
 

@@ -128,4 +128,4 @@ def _others(spec: Spec, asked: _Asked, platform: Platform) -> str:
         for one in {engine_of(spec).name: engine_of(spec)}.values()
         for name in one.loads[platform.name].since
     )
-    return f"nothing on {platform.title} does; use weights that are not quantised, or by one of {', '.join(methods)}"
+    return f"nothing on {platform.title} does; use weights that are not quantised, or one of {', '.join(methods)}"

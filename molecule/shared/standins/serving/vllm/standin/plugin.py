@@ -71,7 +71,7 @@ DEATHS: tuple[tuple[str, type[Exception], str], ...] = (
         ValueError,
         "max_num_batched_tokens must be divisible by mamba_chunk_size",
     ),
-    ("names a file that is not there", FileNotFoundError, "[Errno 2] No such file or directory: {value!r}"),
+    ("names a missing file", FileNotFoundError, "[Errno 2] No such file or directory: {value!r}"),
     ("no prompt bucket is", RuntimeError, f"Generated 0 prompt {NONE_LEFT}"),
     ("no decode bucket has", RuntimeError, f"Generated 0 decode {NONE_LEFT}"),
     ("has no line of a ", ValueError, "max() arg is an empty sequence"),
@@ -95,7 +95,7 @@ def as_the_server_dies(problem: InputError) -> Exception:
 
 def as_a_line_ends_it(line: str, why: str) -> Exception:
     """Return what a line of a bucket file ends the server with; the plugin means to skip some, and fails at that."""
-    if "for a number" not in why:
+    if "instead of a number" not in why:
         return AttributeError("'functools._lru_cache_wrapper' object has no attribute 'warning'")
     if why.startswith(("has [", "has (")):
         return TypeError("int() argument must be a string, a bytes-like object or a real number, not 'tuple'")
