@@ -55,7 +55,7 @@ def test_a_model_is_served_by_chosen_hosts_and_stays_there(tmp_path: Path) -> No
     status, text = play(tmp_path, environment, "site.yml", "--limit", "h03")
     assert status == 3 and "add it to --limit (h02,h03)" in text, text
     status, text = play(tmp_path, environment, "site.yml", "--limit", "h01")
-    assert status == 0 and "big: it is left as it is, since its hosts cannot be chosen" in text, text
+    assert status == 0 and "big: it stays unchanged, because its hosts cannot be chosen" in text, text
     # While a host is away, the other models of its partner are changed, and its own part stays.
     change(tmp_path, "h03", away={"until": time.time() + 600})
     inventory(tmp_path, ["h01", "h02", "h03"], h02={"vllm_models": [{**OWN, "tensor_parallel_size": 2}]})

@@ -142,7 +142,9 @@ def test_a_canary_that_answers_nonsense_or_does_not_come_up_goes_back(fault: str
     status, text = hosts.roll()
     assert status == 2, text
     assert said in text
-    assert "h01 failed its checks, and the rollout stops" in text and "It serves again" in text, text
+    assert "h01 failed its checks, and the rollout stops" in text and "It serves the same models as before" in text, (
+        text
+    )
     assert (hosts.changed, hosts.kept, hosts.locks) == ([], [], {})
 
 
