@@ -165,5 +165,5 @@ def test_cards_that_disappear_meanwhile_are_named_with_what_the_runtime_says(
     host: Any, engine: Engine, start: Callable[[], str]
 ) -> None:
     engine.meanwhile = host.keep_nodes
-    why = "the habana runtime tells it: no accelerators found"
+    why = "the habana runtime reports: no accelerators found"
     assert start() == f"the container got card indices [] instead of [3]; {why}"
