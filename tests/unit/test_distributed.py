@@ -268,6 +268,18 @@ def test_hosts_that_cannot_serve_together_are_named(facts: dict[str, Any], text:
     assert any(f"gaudi02: model big: {text}" in one for one in found), found
 
 
+@pytest.mark.parametrize(("mine", "theirs", "differ"), [("a", "b", True), ("a", "a", False), ("a", None, False)])
+def test_weights_have_the_same_checksums_on_all_hosts(mine: str, theirs: str | None, differ: bool) -> None:
+    variables = hostvars({**ENTRY, "tensor_parallel_size": 2})
+    for name, content in (("gaudi01", mine), ("gaudi02", theirs)):
+        facts = variables[name]["gaudi_host"]
+        weights = {path: {**one, "content": content} for path, one in facts["weights"].items()}
+        variables[name]["gaudi_host"] = {**facts, "weights": weights}
+    found = errors(vllm_fleet_plan(variables, HOSTS, []))
+    assert any("gaudi02 has files with other checksums" in one for one in found) is differ
+    assert differ or found == []
+
+
 def test_hosts_of_one_model_have_one_kind_of_cards() -> None:
     entry = {**ENTRY, "tensor_parallel_size": 4}
     found = errors(planned(entry, platform="cuda", gaudi02={"device_name": "NVIDIA H200"}))

@@ -133,6 +133,25 @@ def test_weights_of_mistrals_own_format_are_described_by_their_parameters(tmp_pa
     assert weights([str(tmp_path)])[str(tmp_path)]["config"] == {"num_hidden_layers": 2}
 
 
+def test_the_record_of_a_folder_gives_a_digest_of_its_checksums(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text("{}", encoding="utf-8")
+    files = {"a.safetensors": {"size": 1, "sha256": "aa", "mtime_ns": 1}}
+
+    def content(**record: Any) -> Any:
+        (tmp_path / ".gaudi-serve-weights.json").write_text(json.dumps({"files": files, **record}), encoding="utf-8")
+        return weights([str(tmp_path)])[str(tmp_path)]["content"]
+
+    first = content(source={"kind": "hub"})
+    assert first and content(source={"kind": "path"}) == first
+    assert content(source={"kind": "hub", "convert": "g2"}) is None
+    assert content(files={"a.safetensors": {**files["a.safetensors"], "mtime_ns": 2}}) == first
+    assert content(files={"a.safetensors": {**files["a.safetensors"], "sha256": "ab"}}) not in (first, None)
+    assert content(files={"a.safetensors": {"size": 1, "sha256": None}}) is None
+    assert content(files=[]) is None
+    (tmp_path / ".gaudi-serve-weights.json").unlink()
+    assert weights([str(tmp_path)])[str(tmp_path)]["content"] is None
+
+
 @pytest.mark.parametrize(
     ("text", "why"),
     [

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import hashlib
 import json
 import os
 import re
@@ -126,7 +127,8 @@ def weights_read(paths: list[str]) -> tuple[dict[str, Any], dict[str, str]]:
             size = sum(part.stat().st_size for part in Path(path).glob("*.safetensors"))
             # A folder that this toolkit has brought carries its record.
             recorded = Path(path, MANIFEST).is_file()
-            found[path] = {"config": config, "bytes": size, "recorded": recorded}
+            content = recorded_content(Path(path, MANIFEST))
+            found[path] = {"config": config, "bytes": size, "recorded": recorded, "content": content}
         except json.JSONDecodeError as problem:
             unread[path] = f"{file.name}: line {problem.lineno}, column {problem.colno}: {problem.msg}"
         except RecursionError:
@@ -134,6 +136,22 @@ def weights_read(paths: list[str]) -> tuple[dict[str, Any], dict[str, str]]:
         except (OSError, ValueError) as problem:
             unread[path] = f"{file.name}: {getattr(problem, 'strerror', None) or problem}"
     return found, unread
+
+
+def recorded_content(manifest: Path) -> str | None:
+    """Return a digest of the names and checksums in the record of a folder of weights.
+
+    None without a record, for a file without a checksum, and for converted weights: each host converts its own.
+    """
+    try:
+        record = json.loads(manifest.read_text(encoding="utf-8"))
+        files = {str(name): str(known["sha256"] or "") for name, known in record["files"].items()}
+        converted = "convert" in (record.get("source") or {})
+    except (OSError, ValueError, RecursionError, LookupError, TypeError, AttributeError):
+        return None
+    if converted or not files or not all(files.values()):
+        return None
+    return hashlib.sha256(json.dumps(files, sort_keys=True).encode()).hexdigest()[:16]
 
 
 UNSYNCHRONIZED = 5  # TIME_ERROR of <sys/timex.h>

@@ -184,7 +184,7 @@ MODULE_BESIDE = (
     "memory_used_mib",
     "device_id",
 )
-WEIGHTS_BESIDE = ("recorded",)
+WEIGHTS_BESIDE = ("recorded", "content")
 SYSTEM = {
     "id": Rule(is_line, "must be a text such as ubuntu"),
     "version_id": Rule(is_line, "must be a quoted text such as '22.04'"),

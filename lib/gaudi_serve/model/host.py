@@ -220,10 +220,16 @@ class Clock:
 
 @dataclass(frozen=True)
 class Weights:
-    """A folder of weights on a host: its config.json, and the bytes of its safetensors files."""
+    """A folder of weights on a host: its config.json, the bytes of its safetensors files, the digest of its record."""
 
     config: Mapping[str, Any] = field(default_factory=dict)
     bytes: int = 0
+    content: str | None = None
+
+    @classmethod
+    def of(cls, facts: Mapping[str, Any]) -> Weights:
+        """Return the folder of an entry of ``gaudi_host.weights``."""
+        return cls(facts.get("config") or {}, int(facts.get("bytes") or 0), facts.get("content"))
 
 
 @dataclass(frozen=True)
@@ -282,7 +288,7 @@ class Host:
             facts.get("interface"),
             tuple(Card.of(module) for module in facts.get("modules") or ()),
             live_models(facts),
-            {path: one and Weights(one.get("config") or {}, int(one.get("bytes") or 0)) for path, one in weights},
+            {path: one and Weights.of(one) for path, one in weights},
             {int(port): program for port, program in (facts.get("ports") or {}).items()},
             facts.get("addresses"),
             tuple(

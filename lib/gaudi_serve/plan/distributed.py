@@ -456,9 +456,16 @@ def _other_keys(mine: Spec, other: Spec, names: tuple[str, str]) -> list[Problem
 
 def _other_weights(spec: Spec, mine: Host, other: Host, names: tuple[str, str]) -> list[Problem]:
     ours, theirs = mine.weights.get(spec.weights), other.weights.get(spec.weights)
-    if not ours or not theirs or (ours.config == theirs.config and ours.bytes == theirs.bytes):
+    if not ours or not theirs:
         return []
-    what = "another config.json" if ours.config != theirs.config else f"{theirs.bytes} bytes, not {ours.bytes}"
+    if ours.config != theirs.config:
+        what = "another config.json"
+    elif ours.bytes != theirs.bytes:
+        what = f"{theirs.bytes} bytes, not {ours.bytes}"
+    elif ours.content and theirs.content and ours.content != theirs.content:
+        what = "files with other checksums"
+    else:
+        return []
     allowed = f"differs between the hosts of the model: {names[1]} has {what}; copy the folder of {names[0]} there"
     return [("weights", spec.weights, allowed)]
 
