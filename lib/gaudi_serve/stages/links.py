@@ -52,8 +52,7 @@ def link_validation_plan(
         now: seconds since 1970.
         thresholds: GB/s by run (``all``, ``quad-0``, ``group-0``, ``all-2-hosts``) that override the built-in ones.
         options: settings for hccl_demo that replace the defaults, such as ``{measure: latency}``.
-        nodes: number of hosts that measure together. program: the program that replaces the platform's usual
-            measurement.
+        nodes: number of hosts that measure together. program: replaces the platform's measurement.
 
     Returns:
         ``due`` (reasons, empty if the last measurement is valid), ``busy`` (sentences on cards in use or faulty cards),
