@@ -95,7 +95,7 @@ PATHS = ("paths", "weights", "venv", "caches")
 
 
 def folder(path: Path) -> dict[str, Any]:
-    """Return whether a path exists and, for weights: the kind of source in its record, and leftovers beside it."""
+    """Return whether a path exists and, for weights: the kind of source in its record, and leftovers next to it."""
     try:
         source = json.loads((path / MANIFEST).read_text(encoding="utf-8"))["source"]["kind"]
     except (OSError, ValueError, RecursionError, LookupError, TypeError):

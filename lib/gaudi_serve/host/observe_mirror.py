@@ -14,7 +14,7 @@ APT_CONFIG, APT_LIST = f"{FOLDER}/apt.conf", f"{FOLDER}/apt.list"
 FILES = (AUTHORITY, KEY, APT_CONFIG, APT_LIST)
 # The engine reads the CA certificates at each pull.
 ENGINE_CERTIFICATES = "/etc/docker/certs.d"
-# Only folders with a file of this text beside the CA certificate are the toolkit's.
+# Only folders with a file of this text next to the CA certificate are the toolkit's.
 MARK = "gaudi-serve"
 STATE = "/var/lib/gaudi-mirror"
 LISTS = f"{STATE}/lists"

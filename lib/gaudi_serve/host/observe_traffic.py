@@ -21,8 +21,8 @@ SAMPLE = re.compile(r"([a-zA-Z_:][\w:]*)(?:\{(.*)\})?\s+(\S+)(?:\s+-?\d+)?\s*")
 LABEL = re.compile(r'(\w+)="((?:[^"\\]|\\.)*)"')
 # From the plugin and the fork: a graph that runs without warm-up, logged once for each worker.
 COLD = re.compile(r"Configuration: \((.{1,200}?)\) was not warmed-up")
-# From the plugin, before it runs the graph: the shape gets a bucket of its own. If the first line is not logged, no
-# other one follows.
+# From the plugin, before it runs the graph: the shape gets a bucket of its own. If COLD's line is not logged, this is
+# the only one.
 ADDED = re.compile(r"(Prompt|Decode) bucket for \(.{1,200}?\) was not prepared\. Adding new bucket: \((.{1,200}?)\)")
 # Seconds between two tokens of an answer; vLLM has renamed these metrics.
 BETWEEN_TOKENS = (

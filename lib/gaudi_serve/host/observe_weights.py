@@ -27,7 +27,7 @@ def folder(path: Path) -> dict[str, Any]:
     """Return one folder's state without reading any weights.
 
     Returns:
-        Among others ``free_bytes`` of its file system, ``leftovers`` of the toolkit beside it, and ``in_the_way``: a
+        Among others ``free_bytes`` of its file system, ``leftovers`` of the toolkit next to it, and ``in_the_way``: a
         path of a user that conflicts with the partial folder, or None.
     """
     state: dict[str, Any] = {"exists": path.is_dir() and any(path.iterdir()), "free_bytes": free_bytes(path)}

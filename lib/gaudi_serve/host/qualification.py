@@ -1,7 +1,7 @@
 """Acceptance tests on a host: how they run, the saved results of each card, and the comparison with the last run.
 
 Results are saved by the serial number and the firmware of a card, so that a replaced card or new firmware has none.
-``unlocked`` is a mark beside them: while it exists, the driver is loaded in the mode that only tests need.
+``unlocked`` is a mark next to them: while it exists, the driver is loaded in the mode that only tests need.
 """
 
 from __future__ import annotations

@@ -61,7 +61,7 @@ class Unlocked:
     """How the driver is loaded for tests that need commands without a time limit.
 
     modules: kernel modules in the order of loading; those that are not loaded are skipped. parameter: of the last one.
-    ports: the program beside the tool that sets the ports between the cards down and up, and shows them.
+    ports: the program next to the tool that sets the ports between the cards down and up, and shows them.
     """
 
     modules: tuple[str, ...]

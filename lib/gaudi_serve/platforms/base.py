@@ -1,6 +1,6 @@
 """The definition of a platform: one kind of machine that serves models, with all data about it.
 
-A platform is one file beside this one and one line in the registry (``platforms/__init__.py``).
+A platform is one file next to this one and one line in the registry (``platforms/__init__.py``).
 """
 
 from __future__ import annotations

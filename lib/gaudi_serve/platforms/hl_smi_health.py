@@ -26,7 +26,7 @@ MOST_ROWS = 32
 CAUSES = {"Single Bit ECC": "single bit errors", "Double Bit ECC": "double bit errors"}
 # The vendor's health screen (IGHS 2.2.2) calls a Gaudi2 critical from here on; it has no suitable figure for Gaudi3.
 CRITICAL_C = {"HL-2": 83}
-# Temperatures of the chip itself, and the limits that some releases show beside them.
+# Temperatures of the chip itself, and the limits that some releases show next to them.
 ON_CHIP = re.compile(r"On Chip", re.IGNORECASE)
 LIMIT = re.compile(r"slowdown|shutdown|threshold", re.IGNORECASE)
 OPERATIONAL = "Operational"

@@ -73,7 +73,7 @@ class Links:
         return self._over_pcie(cards, link) if published is None and hosts == 1 else published
 
     def _over_pcie(self, cards: Sequence[Card], link: str) -> float | None:
-        """Return what a pair over PCI Express must reach, by the slower one; what more of them share nobody knows."""
+        """Return the minimum for a pair over PCI Express, by the slower card; None for other groups (unknown rate)."""
         rate = min((card.pcie_gb_s for card in cards), default=0.0) * self.pcie_part
         return round(rate, 1) or None if len(cards) == 2 and link.startswith(PCIE) else None
 

@@ -344,8 +344,9 @@ def gaudinet(between: Between, live: Mapping[tuple[int, int], Live]) -> str:
 def desired_files(network: Known, between: Between) -> dict[str, str]:
     """Return the text of each required file by its path, in the order of writing.
 
-    The first existing gaudinet.json is saved beside it and restored when no file is needed any more. The settings file
-    marks gaudinet.json as the toolkit's; it is written last, so that an interrupted run loses nothing.
+    A gaudinet.json that existed before the toolkit is saved next to it, and restored when no file is needed any more.
+    The settings file marks gaudinet.json as the toolkit's; it is written last, so that an interrupted run loses
+    nothing.
     """
     text = gaudinet(between, live_ports(network)) if between.kind == PORTS else ""
     ours, before = bool((network["settings"] or {}).get("gaudinet")), network["before"]

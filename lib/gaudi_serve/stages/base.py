@@ -95,8 +95,8 @@ class Stage:
     shown. given: options of its role that playbooks set in every run, each with the source of its value; an inventory
     cannot override them. taken: options that playbooks set for a reset.
 
-    hosts: variables that name hosts with a task for others, with the functions that read the names. waits: the
-    variables by whose value hosts wait for each other in this stage.
+    hosts: variables that name hosts with a task for others, with the functions that read the names. waits: whether
+    hosts wait for each other in this stage, by their variables.
 
     look: a module and its arguments if what it reads depends on the desired state; None if it reads nothing. pending:
     the pending work. expected: the values of ``gaudi_host`` that this stage changes, for the plan of the models. reset:

@@ -230,8 +230,8 @@ def _sent(known: Known, bios: str = "") -> dict[str, Any]:
 def _is_own(job: Known, seen: Known, sent: Known) -> bool:
     """Return whether a job belongs to an earlier run.
 
-    A run that was interrupted while it sent settings has no job name. Then the job is the run's own if the pending
-    settings are exactly those that the run sent.
+    A run that was interrupted while it sent settings has no job name. Then the job is the run's own if the run sent all
+    of the pending settings.
     """
     if name := sent.get("job"):
         return bool(name == job["id"])

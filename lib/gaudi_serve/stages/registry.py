@@ -25,7 +25,7 @@ from .base import Given, Stage
 
 Known = Mapping[str, Any]
 
-# Every stage in the order of a run; a new stage is a file beside this one and a line here.
+# Every stage in the order of a run; a new stage is a file next to this one and a line here.
 OBJECTS: tuple[Stage, ...] = (
     offline.STAGE,
     bios.STAGE,
@@ -104,8 +104,8 @@ def run_stages(
 
     Returns:
         Roles; ``[]`` if the playbook has no stages, ``["none"]`` if none of them applies to the host, and
-        ``["left_alone"]`` if no stage at all applies to it; a host with an empty list of models is prepared by its
-        name. ``"behind_gateway"`` is included if a run only reads the host's models.
+        ``["left_alone"]`` if no stage at all applies to it; a host with an empty list of models counts only if the
+        playbook or a tag names stages. ``"behind_gateway"`` is included if a run only reads the host's models.
     """
     every = bool((wanted := {*tags} - {"always"} or {"all"}) & {"all", "tagged"})
     named = models is not None and (bool(asked) or not every)

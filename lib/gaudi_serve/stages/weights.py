@@ -140,7 +140,7 @@ def weights_targets(sources: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]
 
 
 def original_folder(model: Mapping[str, Any]) -> str:
-    """Return the folder of the original weights: by default beside the converted ones."""
+    """Return the folder of the original weights: by default next to the converted ones."""
     given = model["source"].get("folder")
     return str(given).rstrip("/") if given else model["weights"].removesuffix(CONVERTED)
 
@@ -333,7 +333,8 @@ def weights_changes(
                 continue  # the original may be removed after its conversion
         if reason:
             jobs.append({**target, "reason": reason})
-    # Copies come first: the source host's file server must not wait for other steps, and copies need no missing folder.
+    # Copies come first: the source host serves only until no client has asked for a while, and copies need no missing
+    # folder.
     if source_host:
         jobs = sorted(_with_source_host(jobs, source_host, verify), key=lambda job: "from" not in job)
     kinds = {job["source"]["kind"] for job in jobs if not job.get("from")}
