@@ -1,1 +1,1 @@
-"""What travels to the hosts: observers, files, packages, baseline, removal, questions to a server."""
+"""Code that runs on the hosts: observers, files, packages, baseline, removal, requests to a server."""

@@ -1,4 +1,4 @@
-"""Lets a new supervisor take over the containers of models that serve."""
+"""Replaces the supervisors of running models without stopping their containers."""
 
 from __future__ import annotations
 
@@ -20,19 +20,19 @@ def adopt(
     kill: Callable[[int, int], None] = os.kill,
     sleep: Callable[[float], None] = time.sleep,
 ) -> list[str]:
-    """Replace the supervisors of models by the installed one; their containers go on.
+    """Replace the supervisors of models by the installed one; their containers keep running.
 
-    A supervisor that is asked to stop stops its container. One that is killed does not: systemd starts it again, and
-    it adopts what runs.
+    A supervisor that is asked to stop stops its container. A killed one does not: systemd restarts it, and it adopts
+    the running container.
 
     Args:
         names: the models.
         version: digest of the installed supervisor.
-        timeout: seconds that all of them may take.
+        timeout: seconds for all of them together.
         look, kill, sleep: for tests.
 
     Returns:
-        The models on which another supervisor runs when the time is over; empty where all went well.
+        The models that still have another supervisor after the timeout; empty on success.
     """
     left = {name: state for name, state in look(names).items() if state[1] != version}
     for process, _ in left.values():
@@ -40,7 +40,7 @@ def adopt(
             try:
                 kill(process, signal.SIGKILL)
             except ProcessLookupError:
-                continue  # it has ended by itself, and the new one is on its way
+                continue  # it has ended already, and the new one is starting
     deadline = time.monotonic() + timeout
     while left:
         now = look(list(left))

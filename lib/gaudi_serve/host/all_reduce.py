@@ -1,7 +1,7 @@
 """Measures all_reduce between the devices of a container with torch.distributed, and prints one line of JSON.
 
-Module measure_links hands this file as text to the python3 of the serving image, which has torch; so it imports
-nothing else of the toolkit, and starts its ranks as forks before torch is loaded.
+Module measure_links passes this file as text to the python3 of the serving image, which has torch. Therefore it imports
+nothing else of the toolkit, and forks its ranks before torch is loaded.
 """
 
 from __future__ import annotations
@@ -17,24 +17,24 @@ from collections.abc import Callable, Mapping
 from datetime import timedelta
 from typing import Any
 
-SIZE = 256 << 20  # bytes; much smaller ones measure how long a message takes to begin
+SIZE = 256 << 20  # bytes; much smaller ones measure the start latency of a message
 WARM_UP, ITERATIONS = 5, 20
 FLOAT = 4  # bytes
 
 
 def bus_gb_s(size: int, seconds: float, ranks: int) -> float:
-    """Return the bus bandwidth in GB/s as nccl-tests define it: what each link carries, however many ranks there are.
+    """Return the bus bandwidth in GB/s as nccl-tests define it: the rate of each link, whatever the number of ranks.
 
     Args:
-        size: of what each rank has, in bytes.
-        seconds: that one all_reduce takes.
-        ranks: how many take part.
+        size: bytes of each rank.
+        seconds: duration of one all_reduce.
+        ranks: number of participating ranks.
     """
     return size / seconds * 2 * (ranks - 1) / ranks / 1e9
 
 
 def environment(given: Mapping[str, Any], local: int) -> dict[str, str]:
-    """Return by which variables a rank finds the others, as torchrun sets them; the arguments are those of measure."""
+    """Return the variables by which ranks find each other, named as torchrun does; for arguments see measure."""
     ranks = given["ranks"]
     numbers = {"RANK": given["node"] * ranks + local, "WORLD_SIZE": given["nodes"] * ranks}
     numbers |= {"LOCAL_RANK": local, "LOCAL_WORLD_SIZE": ranks}
@@ -43,10 +43,10 @@ def environment(given: Mapping[str, Any], local: int) -> dict[str, str]:
 
 
 def median_s(work: Callable[[], Any], wait: Callable[[], Any]) -> float:
-    """Return how many seconds some work takes in the middle of its tries, after those that warm up.
+    """Return the median duration of an operation in seconds, after warm-up runs.
 
     Args:
-        work: what only begins it.
+        work: starts the operation only.
         wait: returns when it is done.
     """
     times = []
@@ -60,20 +60,20 @@ def median_s(work: Callable[[], Any], wait: Callable[[], Any]) -> float:
 
 
 def measure(given: Mapping[str, Any], local: int) -> dict[str, Any]:
-    """Return what one rank has measured.
+    """Return the measurement of one rank.
 
     Args:
-        given: ``backend`` of torch.distributed; ``devices``, how torch calls them (cpu in tests); ``ranks`` of this
-            host; ``node`` of ``nodes`` hosts with as many each; ``address`` and ``port`` where the ranks meet;
-            ``size`` in bytes; ``timeout`` in seconds.
-        local: the rank's number on this host, which is its device's.
+        given: ``backend`` of torch.distributed; ``devices``, their name in torch (cpu in tests); ``ranks`` of this
+            host; ``node``: index of this host among ``nodes`` hosts with as many ranks each; ``address`` and ``port``
+            of the meeting point; ``size`` in bytes; ``timeout`` in seconds.
+        local: index of the rank on this host, and of its device.
 
     Raises:
-        RuntimeError: where the container has other devices, or the sum is wrong.
+        RuntimeError: if the container has other devices, or the sum is wrong.
     """
     ranks, world = given["ranks"], given["nodes"] * given["ranks"]
     os.environ.update(environment(given, local))
-    # After the fork, and in an image alone.
+    # Import after the fork; only the image has torch.
     torch, dist = importlib.import_module("torch"), importlib.import_module("torch.distributed")
     kind = given["devices"]
     runtime = getattr(torch, kind)
@@ -88,7 +88,7 @@ def measure(given: Mapping[str, Any], local: int) -> dict[str, Any]:
     dist.all_reduce(data)
     if not bool((data == world).all()):
         raise RuntimeError(f"the sum over {world} ranks is wrong: a link or a device changes what it carries")
-    data.zero_()  # sums of sums would grow beyond all numbers
+    data.zero_()  # sums of sums would overflow
     seconds = median_s(lambda: dist.all_reduce(data), runtime.synchronize)
     dist.destroy_process_group()
     found = {"collective": "all_reduce", "dtype": "float", "iterations": ITERATIONS, "size_bytes": given["size"]}
@@ -97,7 +97,7 @@ def measure(given: Mapping[str, Any], local: int) -> dict[str, Any]:
 
 
 def run_rank(given: Mapping[str, Any], local: int) -> int:
-    """Return the exit status of one rank; the first of a host prints what it has measured."""
+    """Return the exit status of one rank; the first rank of a host prints its measurement."""
     try:
         found = measure(given, local)
     except Exception as problem:
@@ -109,13 +109,13 @@ def run_rank(given: Mapping[str, Any], local: int) -> int:
 
 
 def main() -> int:
-    """Run a fork for each rank; when one fails, the others would wait for it."""
+    """Run a fork for each rank; if one fails, end the others, which would wait for it."""
     given = json.loads(sys.argv[1])
     left = set()
     for local in range(given["ranks"]):
         pid = os.fork()
         if not pid:
-            # What the libraries leave for the end of a process may hang.
+            # Exit handlers of the libraries may hang.
             os._exit(run_rank(given, local))
         left.add(pid)
     while left:

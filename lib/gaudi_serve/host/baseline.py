@@ -1,4 +1,4 @@
-"""What a host had before a role's first change, and what a role has brought: one record a role, on the host."""
+"""The baseline of a host before a role's first change, and what the role installed: one record a role, on the host."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from .observe_runtime import DAEMON_JSON, PROXIES_DROPIN
 DROPIN, SYSCTL = f"/{observe_tuning.DROPIN}", f"/{observe_tuning.SYSCTL}"
 BACKUP = "/etc/docker/daemon.json.before-gaudi-serve"
 RECORDS = Path("/var/lib/gaudi-serve/found")
-# Paths that only this toolkit makes, by the role that makes them.
+# Paths that only this toolkit creates, by role.
 TRACES = {
     DROPIN: "host_tuning",
     SYSCTL: "host_tuning",
@@ -37,7 +37,7 @@ TRACES = {
 
 
 def records(folder: Path = RECORDS) -> dict[str, dict[str, Any]]:
-    """Return all records by role; one that cannot be read is ``{"broken": True}``."""
+    """Return all records by role; an unreadable one is ``{"broken": True}``."""
     found = {}
     for path in sorted(folder.glob("*.json")):
         try:
@@ -49,15 +49,15 @@ def records(folder: Path = RECORDS) -> dict[str, dict[str, Any]]:
 
 
 def redacted_records() -> dict[str, dict[str, Any]]:
-    """Return all records by role, without the passwords that a user's files had."""
+    """Return all records by role, without the passwords of a user's files."""
     return {role: _of_found(record, redacted) for role, record in records().items()}
 
 
 def with_passwords(text: str) -> str:
-    """Return a text with the passwords that its marks stand for, from the files that the engine's settings are in.
+    """Return a text with its password marks replaced by the passwords, read from the files with the engine's settings.
 
     Raises:
-        ValueError: where one of them is in no file any more.
+        ValueError: if a password is no longer in any of the files.
     """
     if not MARK.search(text):
         return text
@@ -73,10 +73,10 @@ def _of_found(record: Mapping[str, Any], change: Callable[[str], str | None]) ->
 
 
 def late(known: Mapping[str, Mapping[str, Any]], root: str = "/") -> bool:
-    """Tell whether the toolkit has changed this host before there were records.
+    """Return whether the toolkit changed this host before it kept records.
 
-    What is found then may be its own work, and is not a state to go back to. A trace counts where its role has not
-    written down what it found before it.
+    Then the present state may be its own work and must not be restored. A trace counts if its role has no record of the
+    state before it.
     """
     return any(
         os.path.lexists(Path(root, path.lstrip("/")))
@@ -86,7 +86,7 @@ def late(known: Mapping[str, Mapping[str, Any]], root: str = "/") -> bool:
 
 
 def first_missing(path: str) -> str | None:
-    """Return the outermost folder of a path that is not there, the path itself included; None where all is."""
+    """Return the outermost missing folder of a path, the path itself included; None if nothing is missing."""
     missing = None
     for one in (Path(path), *Path(path).parents):
         if os.path.lexists(one):
@@ -96,19 +96,19 @@ def first_missing(path: str) -> str | None:
 
 
 def package_states() -> dict[str, str]:
-    """Return ``{name: state}`` of all packages that dpkg knows something of."""
+    """Return ``{name: state}`` of all packages in dpkg's database."""
     return {package.name: package.state for package in packages() if package.state != "not-installed"}
 
 
 def extended(
     record: Mapping[str, Any], found: Mapping[str, Any] | None, brought: Mapping[str, Mapping[str, Any]]
 ) -> dict[str, Any]:
-    """Return a record with more in it: what was found is written once, what is brought is added.
+    """Return an extended record: the baseline is written once, installed things are added.
 
     Args:
-        record: as it is; empty for a new one.
-        found: what was there before the first change; None where the role has nothing to go back to.
-        brought: by kind (images, weights ...) what is brought, and what is known of each.
+        record: the present record; empty for a new one.
+        found: the baseline; None if the role has nothing to restore.
+        brought: installed things by kind (images, weights ...), with properties of each.
     """
     result = {**record, "brought": {kind: dict(values) for kind, values in record.get("brought", {}).items()}}
     if found is not None and "found" not in record:
@@ -120,9 +120,9 @@ def extended(
 
 
 def absent(paths: Mapping[str, Sequence[str]]) -> dict[str, dict[str, str]]:
-    """Return those of the paths, by kind, that are not there, each with the outermost folder that is missing.
+    """Return the missing paths by kind, each with its outermost missing folder.
 
-    A folder for weights or recipes that is there and empty has an empty text: what comes into it is the toolkit's.
+    An existing empty folder for weights or recipes has an empty text: its later contents belong to the toolkit.
     """
     return {kind: {one: made for one in some if (made := _made(kind, one)) is not None} for kind, some in paths.items()}
 
@@ -133,13 +133,13 @@ def _made(kind: str, path: str) -> str | None:
 
 
 def text_of(record: Mapping[str, Any]) -> str:
-    """Return a record as it is written."""
+    """Return a record as text for its file."""
     return json.dumps(record, indent=1, sort_keys=True, ensure_ascii=False) + "\n"
 
 
 @contextlib.contextmanager
 def alone(folder: Path = RECORDS) -> Iterator[None]:
-    """Keep other writers of records away: two that read before either has written would lose one's record."""
+    """Lock the records: two concurrent writers would lose the changes of one."""
     folder.mkdir(parents=True, exist_ok=True, mode=0o755)
     folder.chmod(0o700)
     handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
@@ -151,23 +151,23 @@ def alone(folder: Path = RECORDS) -> Iterator[None]:
 
 
 def write_record(path: Path, text: str) -> None:
-    """Write a record of mode 0600, in a folder of root's alone."""
+    """Write a record of mode 0600, in a folder that only root can read."""
     path.parent.mkdir(parents=True, exist_ok=True, mode=0o755)
     path.parent.chmod(0o700)
     write_whole(path, text, 0o600)
 
 
 def keep(role: str, found: Mapping[str, Any] | None, **given: Any) -> str | None:
-    """Return the text of a role's record where it differs from the one that is there, else None.
+    """Return the text of a role's record if it differs from the present one, else None.
 
     Args:
-        role: whose record.
-        found: as of extended; a host that was changed before there were records gets ``{"late": True}`` instead.
-        given: ``brought`` and ``paths`` (as of extended and absent), ``packages`` (keep the names of all that are
-            installed), ``folder`` of the records.
+        role: role of the record.
+        found: as for extended; a host that was changed before there were records gets ``{"late": True}`` instead.
+        given: ``brought`` and ``paths`` (as for extended and absent), ``packages`` (record the names of all installed
+            ones), ``folder`` of the records.
 
     Raises:
-        ValueError: where a password that was found is in no file any more, or the record that is there cannot be read.
+        ValueError: if a password of the baseline is no longer in any file, or the present record cannot be read.
     """
     folder = Path(given.get("folder") or RECORDS)
     known = records(folder)

@@ -1,6 +1,6 @@
-"""A benchmark on a model's host: what is there to measure, and one run of the tool in a container of the model's image.
+"""Benchmarks on a model's host: the models to measure, and one run of the tool in a container of the model's image.
 
-The container has no card, no capability and a read-only system; it ends by itself when its time is over.
+The container has no card, no capability and a read-only system; it ends by itself after its time limit.
 """
 
 from __future__ import annotations
@@ -29,15 +29,15 @@ from .smoke import EVERYWHERE, Server, Unhealthy
 
 CPUS, MEMORY = 4, "16g"
 INSIDE = "/out"
-GRACE_S = 30  # beside the tool's own limit: for the container to come and go
-SHOWN = 40  # lines of a tool's output that an error has
+GRACE_S = 30  # in addition to the tool's own limit: to start and remove the container
+SHOWN = 40  # lines of a tool's output in an error message
 ROOTS = "/etc/ssl/certs/ca-certificates.crt"
-# Variables that keep the tool from asking anybody else, and from loading what needs a card.
+# Variables that keep the tool from network access, and from loading code that needs a card.
 OFFLINE = {
     **dict.fromkeys(("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE", "HF_DATASETS_OFFLINE", "VLLM_NO_USAGE_STATS"), "1"),
     **{"DO_NOT_TRACK": "1", "HOME": "/tmp", "VLLM_PLUGINS": ""},  # noqa: S108 - a tmpfs of the container
 }
-# Runs in the image: reads the tool's source without importing any of it.
+# Runs in the image: reads the tool's source without importing it.
 PROBE = r"""
 import glob, importlib.metadata, importlib.util, json, os, re
 spec = importlib.util.find_spec("vllm")
@@ -67,14 +67,14 @@ print(json.dumps(found))
 
 
 class NotHere(InputError):
-    """A host on which there is nothing to measure; others may have the model."""
+    """A host without a model to measure; other hosts may have it."""
 
 
 def model_of(name: str, services: Mapping[str, Any] | None = None) -> dict[str, Any]:
-    """Return one model that serves here, as ``live_models`` has it, with its launch.
+    """Return one model that runs here, as ``live_models`` returns it, with its launch.
 
     Raises:
-        NotHere: where it does not serve, or is one of the workers.
+        NotHere: if it does not run here, or if this host is only a worker.
     """
     services = services if services is not None else observe_services.observe()
     found = next((one for one in live_models(services) if one["name"] == name), None)
@@ -95,11 +95,11 @@ def _mounts(name: str) -> list[dict[str, Any]]:
 
 
 def about(model: Mapping[str, Any], one: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what of a served model belongs into a kept result.
+    """Return the properties of a served model that belong into a saved result.
 
     Args:
         model: as ``model_of`` returns it, or ``live_models`` with the state of its unit as ``unit``.
-        one: which of the models that share its server.
+        one: the selected model among those that share its server.
     """
     unit = model["unit"]
     command = [str(word) for word in (unit.get("container") or {}).get("command") or ()]
@@ -111,25 +111,25 @@ def about(model: Mapping[str, Any], one: Mapping[str, Any]) -> dict[str, Any]:
         "image": model["image"],
         "image_id": model["image_id"] or "",
         "module_ids": unit.get("module_ids") or [],
-        # What somebody has written into an address is not for a file that is shared.
+        # Credentials in addresses must not reach a file that is shared.
         "command": without_credentials(command),
         "env": sorted(unit.get("env") or {}),
     }
 
 
 def probe(name: str, timeout: float) -> dict[str, Any]:
-    """Return what can be measured of a model, and how.
+    """Return the possible measurements of a model.
 
     Returns:
-        ``models``: one entry for each that its server serves, as ``about``, with ``max_model_len`` (None where nobody
-        tells), ``tokenizer`` (its path in a container) and ``kinds`` of its smoke test. ``tool``: what its image has.
-        ``url``: of its server. ``max_num_seqs``: None where the command does not say it. ``running``, ``waiting``,
-        ``mean_token_s`` now; ``others``: models of the host that have requests, with how many. ``host``: what of it
-        may matter.
+        ``models``: one entry for each that its server serves, as ``about``, with ``max_model_len`` (None if unknown),
+        ``tokenizer`` (its path in a container) and ``kinds`` of its smoke test. ``tool``: the tool of its image.
+        ``url``: of its server. ``max_num_seqs``: None if the command lacks it. ``running``, ``waiting``,
+        ``mean_token_s`` now; ``others``: other models of the host with requests, and their number. ``host``: properties
+        of it that may affect a result.
 
     Raises:
-        NotHere: where the model does not serve, or is one of the workers.
-        InputError: where it does not answer.
+        NotHere: if the model does not run here, or if this host is only a worker.
+        InputError: if it does not answer.
     """
     services = observe_services.observe()
     model = model_of(name, services)
@@ -156,7 +156,7 @@ def _command(model: Mapping[str, Any]) -> list[str]:
 
 
 def _models(model: Mapping[str, Any], command: Sequence[str], timeout: float) -> list[dict[str, Any]]:
-    """Return what a server serves, each with what a load must know of it."""
+    """Return the models of a server, each with the properties that a load needs."""
     lengths, paths = _lengths(model, timeout), [str(one["target"]) for one in model["mounts"]]
     return [
         {
@@ -180,7 +180,7 @@ def option(command: Sequence[str], name: str) -> str | None:
 
 
 def _lengths(model: Mapping[str, Any], timeout: float) -> dict[str, int]:
-    """Return the tokens that each model of a server takes."""
+    """Return the context length of each model of a server, in tokens."""
     try:
         listed = Server(model, timeout, own_api_key(CONFIG / f"{model['name']}.secret")).json("GET", "/v1/models")
         return {str(one["id"]): int(one["max_model_len"]) for one in listed["data"] if one.get("max_model_len")}
@@ -189,7 +189,7 @@ def _lengths(model: Mapping[str, Any], timeout: float) -> dict[str, int]:
 
 
 def counts(model: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the requests that a server has now, and what it has had; none of them where it does not tell."""
+    """Return the present and the past requests of a server; None for values that the server does not report."""
     try:
         found = samples(metrics(str(model["host"]), int(model["port"]), 10.0))
     except Unread as problem:
@@ -212,7 +212,7 @@ COUNTED = (
 
 
 def host_state() -> dict[str, Any]:
-    """Return what of a host may explain a figure: kernel, governor, huge pages, load."""
+    """Return properties of a host that may explain a result: kernel, governor, huge pages, load."""
     governor = (read_text("/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor") or "").strip()
     pages = (read_text("/proc/sys/vm/nr_hugepages") or "").strip()
     load = os.getloadavg()[0]
@@ -220,7 +220,7 @@ def host_state() -> dict[str, Any]:
 
 
 def tool(image: str) -> dict[str, Any]:
-    """Return what an image has of a benchmark tool; its text is ``problem`` where that cannot be told."""
+    """Return the benchmark tool of an image; ``problem`` is the error if it cannot be read."""
     limits = ["--network", "none", "--cap-drop", "ALL", "--read-only", "--memory", "1g", "--pids-limit", "64"]
     done = run(["docker", "run", "--rm", *limits, "--entrypoint", "python3", image, "-c", PROBE], timeout=120)
     try:
@@ -232,21 +232,21 @@ def tool(image: str) -> dict[str, Any]:
 
 
 def measure(given: Mapping[str, Any], key: str | None) -> dict[str, Any]:
-    """Send one load, and return what the tool has measured.
+    """Send one load, and return the tool's measurement.
 
     Args:
-        given: ``name`` of the model; ``argv`` of the tool; ``files`` by name, which it finds in /out; ``timeout``: its
-            seconds.
-        key: what the endpoint asks for; None where it asks for nothing.
+        given: ``name`` of the model; ``argv`` of the tool; ``files`` by name, which the tool gets in /out; ``timeout``
+            in seconds.
+        key: API key of the endpoint; None if it requires none.
 
     Returns:
-        ``result``: the tool's own text, unchanged. ``error``: the last one that it has printed. ``begin``, ``seconds``.
-        ``compiled``: shapes that its server has compiled meanwhile, None where its log cannot be read. ``of_others``:
-        requests of others that it has served, None where nobody tells. ``before``, ``after``: the requests that it has,
-        and the host's state.
+        ``result``: the tool's own text, unchanged. ``error``: its last error message. ``begin``, ``seconds``.
+        ``compiled``: shapes that its server compiled meanwhile, None if its log cannot be read. ``of_others``: requests
+        of other clients that it served, None if unknown. ``before``, ``after``: its present requests, and the host's
+        state.
 
     Raises:
-        InputError: where the tool gives no result, with its last words.
+        InputError: if the tool returns no result, with its last lines.
     """
     model = model_of(str(given["name"]))
     before, begin = counts(model), time.time()
@@ -263,7 +263,7 @@ def measure(given: Mapping[str, Any], key: str | None) -> dict[str, Any]:
         "seconds": round(time.time() - begin, 1),
         "compiled": compiled,
         "journal_problem": unread,
-        # Old releases ask one question before they begin.
+        # The tool of old releases sends one request before it begins.
         "of_others": max(0, int(after["requests"] - before["requests"]) - own - 1) if known else None,
         "before": {**before, "host": state},
         "after": {**after, "host": host_state()},
@@ -276,7 +276,7 @@ def _in_container(model: Mapping[str, Any], given: Mapping[str, Any], key: str |
     with tempfile.TemporaryDirectory(prefix="gaudi-serve-benchmark-") as folder:
         out = Path(folder, "out")
         out.mkdir()
-        # Whoever the image's programs run as.
+        # The image may run its programs as any user.
         out.chmod(0o777)
         for file, text in (given.get("files") or {}).items():
             write_whole(out / file, text, 0o644)
@@ -293,14 +293,14 @@ def _in_container(model: Mapping[str, Any], given: Mapping[str, Any], key: str |
 
 
 def _remove(name: str, folder: str) -> None:
-    """Remove the container of this run where it is left; that of another run has another label."""
+    """Remove the container of this run if it still exists; containers of other runs have other labels."""
     listed = run(["docker", "ps", "-aq", "--filter", f"name=^{name}$", "--filter", f"label=gaudi-serve.run={folder}"])
     if listed.out.split():
         run(["docker", "rm", "--force", *listed.out.split()], timeout=60)
 
 
 def _docker(name: str, model: Mapping[str, Any], folder: Path, image: str, limit: int) -> list[str]:
-    """Return the command up to the tool's own."""
+    """Return the docker command in front of the tool's own command."""
     argv = ["docker", "run", "--rm", "--name", name, "--label", f"gaudi-serve.run={folder}", "--network", "host"]
     argv += ["--read-only", "--cap-drop", "ALL", "--security-opt", "no-new-privileges", "--pids-limit", "1024"]
     argv += ["--cpus", str(min(CPUS, os.cpu_count() or 1)), "--memory", MEMORY, "--memory-swap", MEMORY]
@@ -321,7 +321,7 @@ def _environment(argv: Sequence[Any], key: str | None) -> list[str]:
 
 
 def _result(model: Mapping[str, Any], status: int, said: str, text: str | None, limit: int) -> str:
-    """Return the text of JSON that the tool has written."""
+    """Return the JSON text that the tool has written."""
     where = f"model {model['name']}"
     if status == 124:
         raise InputError(f"{where}: the benchmark has not ended within benchmark_timeout ({limit} s)")

@@ -1,6 +1,6 @@
-"""Whether the folder of a bundle is complete, and as it was signed: python3 FILE FOLDER FINGERPRINT.
+"""Verifies that the folder of a bundle is complete and matches its signature: python3 FILE FOLDER FINGERPRINT.
 
-Standard library and gpgv only, and nothing else of this toolkit: the machine that serves a bundle runs it too.
+It uses only the standard library and gpgv, since the machine that serves a bundle runs it too.
 """
 
 from __future__ import annotations
@@ -17,17 +17,17 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 SUMS, SIGNATURE, KEY = "SHA256SUMS", "SHA256SUMS.asc", "key.asc"
-WORK = ".work"  # what a run that fetches has not finished
+WORK = ".work"  # files of an unfinished fetch
 LINE = re.compile(r"(?P<sum>[0-9a-f]{64})  (?P<path>[^\n]+)")
 CHUNK = 1 << 22
 
 
 def verify(folder: str | Path, fingerprint: str) -> list[str]:
-    """Return everything that is wrong with a bundle, a sentence each; nothing where it is as it was signed.
+    """Return all errors of a bundle, a sentence each; empty if it is complete and matches its signature.
 
     Args:
         folder: of the bundle.
-        fingerprint: of the key that has signed it, which must have come another way than the bundle itself.
+        fingerprint: of the signing key; it must have been obtained separately from the bundle.
     """
     place = Path(folder)
     missing = [name for name in (SUMS, SIGNATURE, KEY) if not (place / name).is_file()]
@@ -51,7 +51,7 @@ def verify(folder: str | Path, fingerprint: str) -> list[str]:
 
 
 def signature_problem(place: Path, fingerprint: str) -> str:
-    """Return what is wrong with the signature of the checksums; empty where nothing is."""
+    """Return the error in the signature of the checksums; empty if it is valid."""
     wanted = re.sub(r"[\s:]", "", fingerprint).upper()
     if not re.fullmatch(r"[0-9A-F]{40}", wanted):
         return f"fingerprint {fingerprint!r}: must be the 40 hexadecimal digits that the fetching run has printed"
@@ -66,7 +66,7 @@ def signature_problem(place: Path, fingerprint: str) -> str:
             done = subprocess.run(argv, capture_output=True, text=True, errors="replace", check=False)
         except FileNotFoundError:
             return "gpgv is missing, which verifies the signature: install the package gpgv"
-    # The last word is the primary key, of which the signing one may be a part.
+    # The last word is the primary key; the signing key may be its subkey.
     signers = [line.split()[-1] for line in done.stdout.splitlines() if line.startswith("[GNUPG:] VALIDSIG ")]
     if done.returncode != 0 or not signers:
         return f"{place / SIGNATURE}: is not a signature of {SUMS} by {KEY}: one of the three was changed"
@@ -77,7 +77,7 @@ def dearmoured(text: str) -> bytes:
     """Return a key in binary.
 
     Raises:
-        ValueError: where it is none.
+        ValueError: if the text is not a key.
     """
     found = re.search(
         r"-----BEGIN PGP PUBLIC KEY BLOCK-----\n(?:[^\n]+: [^\n]*\n)*\n(.*?)\n(?:=....\n)?-----END", text, re.S
@@ -91,7 +91,7 @@ def read_sums(place: Path) -> dict[str, str]:
     """Return the checksums of a bundle by path.
 
     Raises:
-        ValueError: for a line that is none, or a path that leaves the folder.
+        ValueError: for an invalid line, or a path outside the folder.
     """
     found = {}
     for number, line in enumerate((place / SUMS).read_text(encoding="utf-8").splitlines(), 1):
@@ -103,7 +103,7 @@ def read_sums(place: Path) -> dict[str, str]:
 
 
 def files_of(place: Path) -> list[str]:
-    """Return the files of a bundle that its checksums cover, in order; links are among them."""
+    """Return the files of a bundle that its checksums cover, including links, sorted."""
     found = []
     for top, folders, names in os.walk(place):
         links = [one for one in folders if (Path(top) / one).is_symlink()]
@@ -120,7 +120,7 @@ def checksums(place: Path, paths: Iterable[str]) -> Mapping[str, str]:
 
 
 def checksum(path: Path) -> str:
-    """Return the SHA-256 of a file; empty where it cannot be read."""
+    """Return the SHA-256 of a file; empty if it cannot be read."""
     total = hashlib.sha256()
     try:
         with path.open("rb") as handle:

@@ -1,4 +1,4 @@
-"""Certificates by which two hosts prove to each other who they are: each signs its own, and the other one knows it."""
+"""Self-signed certificates for mutual authentication of two hosts, each of which has a copy of the other's."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from ..core.run import read_text, run
 
 BLOCK = re.compile(r"-----BEGIN CERTIFICATE-----\n.*?-----END CERTIFICATE-----\n", re.DOTALL)
 DAYS = 3650
-# Early enough for a run in between; a certificate that is made again has to come to the other hosts too.
+# Early enough for runs before the end; a new certificate must also reach the other hosts.
 LEFT_DAYS = 90
-# Without those that must know the new one it waits until then, for a run that has all of them.
+# Until then, renewal waits for a run with all hosts that need the new certificate.
 LAST_DAYS = 30
 
 
 def read(path: Path) -> dict[str, Any]:
-    """Return ``{text, names, until}`` of a file with certificate and key; empty where there is none that can be read.
+    """Return ``{text, names, until}`` of a file with certificate and key; empty if it is missing or unreadable.
 
-    text: the certificate without its key. names: addresses and names that it is for. until: its end, as Unix time.
+    text: the certificate without its key. names: its addresses and names. until: its end, as Unix time.
     """
     found = BLOCK.search(read_text(path) or "")
     if not found:
@@ -39,7 +39,7 @@ def read(path: Path) -> dict[str, Any]:
 
 
 def _plain(name: str) -> str:
-    """Return a name as it is compared: openssl writes addresses of IPv6 in full."""
+    """Return a name in normal form for comparison: openssl writes IPv6 addresses in full."""
     try:
         return str(ip_address(name))
     except ValueError:
@@ -47,7 +47,7 @@ def _plain(name: str) -> str:
 
 
 def problem(found: dict[str, Any], name: str, left_days: float = LEFT_DAYS) -> str:
-    """Return why a certificate must be made again; empty where it is good for more than ``left_days``."""
+    """Return why a certificate must be replaced; empty if it is valid for more than ``left_days``."""
     if not found:
         return "there is none"
     if _plain(name) not in found["names"]:
@@ -57,15 +57,15 @@ def problem(found: dict[str, Any], name: str, left_days: float = LEFT_DAYS) -> s
 
 
 def make(path: Path, name: str) -> None:
-    """Make a key and a certificate that it signs itself, in one file that only root reads.
+    """Write a key and its self-signed certificate to one file that only root can read.
 
     Args:
-        path: the file; its folder must be there.
-        name: address or name that the certificate is for.
+        path: the file; its folder must exist.
+        name: address or name in the certificate.
 
     Raises:
-        InputError: where openssl makes none.
-        OSError: where the file cannot be written.
+        InputError: if openssl fails.
+        OSError: if the file cannot be written.
     """
     kind = "IP" if re.fullmatch(r"[0-9.]+|[0-9a-fA-F.]*:[0-9a-fA-F:.]*", name) else "DNS"
     made = run(

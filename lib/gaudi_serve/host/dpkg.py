@@ -1,4 +1,4 @@
-"""What dpkg and apt know of the packages of a host."""
+"""The packages of a host as dpkg and apt report them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ SETTLED = ("installed", "config-files", "not-installed")
 
 
 class Package(NamedTuple):
-    """What dpkg knows of a package; ``unique`` is its name with the architecture, where that is needed to tell it."""
+    """A package in dpkg's database; ``unique`` is its name, with the architecture if it is ambiguous without it."""
 
     name: str
     unique: str
@@ -23,17 +23,17 @@ class Package(NamedTuple):
 
     @property
     def torn(self) -> bool:
-        """Whether its files are half there: dpkg cannot finish that alone, and apt takes it for installed."""
+        """Return whether it is half installed: dpkg cannot repair it, and apt treats it as installed."""
         return self.flag != "ok" or self.state == "half-installed"
 
     @property
     def unfinished(self) -> bool:
-        """Whether dpkg was cut off in it; not what ``dpkg --audit`` has to say of packages that are whole."""
+        """Return whether dpkg was interrupted in it; complete packages that ``dpkg --audit`` reports do not count."""
         return self.torn or self.state not in SETTLED
 
 
 def packages(*patterns: str) -> list[Package]:
-    """Return what dpkg knows of the packages that fit, or of all."""
+    """Return the packages in dpkg's database that match one of the patterns, or all."""
     fields = ("Package", "binary:Package", "Version", "db:Status-Want", "db:Status-Eflag", "db:Status-Status")
     columns = "\t".join(f"${{{field}}}" for field in fields)
     shown = run(["dpkg-query", "--show", "--showformat", f"{columns}\n", *patterns])
@@ -41,12 +41,12 @@ def packages(*patterns: str) -> list[Package]:
 
 
 def versions(name: str) -> list[str]:
-    """Return the versions of a package that apt can get, the newest first."""
+    """Return the versions of a package that apt offers, the newest first."""
     return offered([name]).get(name, [])
 
 
 def offered(names: Sequence[str]) -> dict[str, list[str]]:
-    """Return the versions of packages that apt can get, the newest first, by their names."""
+    """Return the versions of packages that apt offers, the newest first, by name."""
     rows = run(["apt-cache", "madison", *names], timeout=60).out.splitlines() if names else []
     found: dict[str, list[str]] = {}
     for row in rows:
@@ -57,8 +57,8 @@ def offered(names: Sequence[str]) -> dict[str, list[str]]:
 
 
 def interrupted_dpkg() -> str:
-    """Return which packages are not wholly installed; empty where dpkg was not cut off."""
+    """Return the packages that are not completely installed; empty if dpkg was not interrupted."""
     unfinished = ", ".join(f"{package.name} is {package.state}" for package in packages() if package.unfinished)
-    # Its own journal of a run: apt refuses to work while there is one, whatever it says.
+    # The journal of an interrupted dpkg run: apt refuses to work while it exists, whatever it contains.
     journal = [path.name for path in Path("/var/lib/dpkg/updates").glob("[0-9]*")]
     return unfinished or ("dpkg's journal was not taken over" if journal else "")

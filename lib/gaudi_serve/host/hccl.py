@@ -1,4 +1,4 @@
-"""hccl_demo: the arguments of a measurement, and what it prints."""
+"""hccl_demo: the arguments of a measurement, and its output."""
 
 from __future__ import annotations
 
@@ -38,14 +38,13 @@ def hccl_benchmark(text: str) -> Result:
     """Parse the output of ``run_hccl_demo.py``: one size or a range of sizes, bandwidth or latency.
 
     Returns:
-        ``collective`` (``all_reduce``), ``dtype``, ``iterations``, ``results`` (one a size, smallest
-        first: ``size_bytes``, ``count`` and what was measured: ``nw_gb_s`` and ``algo_gb_s`` in
-        GB/s, ``host_latency_ms``, ``device_latency_ms``, ``time_ms``), and the figures of the largest
-        size at the top.
+        ``collective`` (``all_reduce``), ``dtype``, ``iterations``, ``results`` (one a size, smallest first:
+        ``size_bytes``, ``count`` and the figures: ``nw_gb_s`` and ``algo_gb_s`` in GB/s, ``host_latency_ms``,
+        ``device_latency_ms``, ``time_ms``), and the figures of the largest size at the top.
 
     Raises:
-        InputError: with the line that is not of the format, with the title of a measurement that has
-            no figure, or with the last line where no figure is.
+        InputError: with the invalid line, with the title of a measurement without a figure, or with the last line if
+            there is no figure.
     """
     lines = [(place, line.strip()) for place, line in text_lines("hccl_demo", text)]
     found: Result = {"collective": None, "dtype": None, "iterations": None}
@@ -74,7 +73,7 @@ def hccl_benchmark(text: str) -> Result:
 
 
 def _complete(results: list[Result]) -> None:
-    """Refuse a measurement that was announced and has no figure: a run that broke off is not a result."""
+    """Refuse a measurement that has a title but no figure: an interrupted run is not a result."""
     for result in results:
         title = result.pop("title", "")
         if len(result) == 2:
@@ -85,7 +84,7 @@ def _benchmark_line(place: str, line: str, found: Result, results: list[Result])
     title = TITLE.match(line)
     if title:
         details = _details(place, line, title[2], found)
-        # AllReduce -> all_reduce, as the command line has it.
+        # AllReduce -> all_reduce, as on the command line.
         found["collective"] = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", title[1]).lower()
         count = _whole(details.get("count", "0"), place, line)
         size = details.get("dataSize") or details.get("data_size")
@@ -149,12 +148,12 @@ def _number(text: str, place: str, line: str) -> float:
 
 
 def hccl_arguments(run: Mapping[str, Any], options: Mapping[str, Any]) -> list[str]:
-    """Return the arguments of run_hccl_demo.py for one measurement, as the manual has them.
+    """Return the arguments of run_hccl_demo.py for one measurement, according to the manual.
 
     Args:
         run: one of link_runs.
-        options: ``size`` or ``size_range`` (two), ``loop``, ``test``, ``measure`` (bandwidth or
-            latency), ``node_id``, ``nodes``, ``cards`` (of this host).
+        options: ``size`` or ``size_range`` (two), ``loop``, ``test``, ``measure`` (bandwidth or latency), ``node_id``,
+            ``nodes``, ``cards`` (of this host).
     """
     cards, nodes = int(options["cards"]), int(options.get("nodes", 1))
     words: list[Any] = ["--nranks", cards * nodes, "--node_id", options.get("node_id", 0)]

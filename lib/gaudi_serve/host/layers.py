@@ -1,9 +1,9 @@
-"""Brings an image out of a registry without the layers that this host's engine has already. Standard library only.
+"""Fetches an image from a registry without the layers that the engine has already. Standard library only.
 
-An engine that pulls knows a layer again by the digest of its compressed form, which it keeps for layers of its own
-pulls alone: one that came in an archive, or was built on the host, it would pull once more. Here layers are compared by
-the digest of their content, which every image names, and the engine loads what is left as an archive. It takes the
-layers that stand below from what it has, and refuses one whose content has another digest than the image names.
+When an engine pulls, it recognizes layers by the digest of their compressed form, which it stores only for layers that
+it has pulled itself. Layers that were loaded from an archive or built on the host would be pulled again. This module
+compares layers by the digest of their content, which every image lists, and loads the missing layers as an archive. The
+engine reuses the lower layers that it has, and refuses a layer whose content does not match the image's digest.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class Layer:
 
 @dataclass(frozen=True)
 class Image:
-    """An image of a registry: its id, which is the digest of its configuration, and its layers, the lowest first."""
+    """An image of a registry: its ID, which is the digest of its configuration, and its layers, the lowest first."""
 
     id: str
     config: bytes
@@ -61,17 +61,17 @@ class Image:
 
 @dataclass(frozen=True)
 class Source:
-    """A repository of a registry, and the folder of what a host shows and trusts there, as engines have it."""
+    """A repository of a registry, and the engine's folder with this host's client and CA certificates for it."""
 
     registry: str
     repository: str
     folder: Path
 
     def open(self, path: str, accept: str = "*/*") -> IO[bytes]:
-        """Return the registry's answer. A proxy of the environment is never asked.
+        """Return the registry's answer; a proxy of the environment is ignored.
 
         Raises:
-            OSError: where it does not answer, or refuses.
+            OSError: if it does not answer, or refuses.
         """
         context = ssl.create_default_context(cafile=str(self.folder / "ca.crt"))
         context.load_cert_chain(self.folder / "client.cert", self.folder / "client.key")
@@ -82,16 +82,16 @@ class Source:
         return answer
 
     def check(self, digest: str, given: str) -> None:
-        """Refuse what has another digest than it was asked for by."""
+        """Refuse content whose digest differs from the requested one."""
         if given != digest:
             raise InputError(f"{self.registry} gave {given} in place of {digest}, which is not loaded")
 
     def whole(self, kind: str, digest: str) -> bytes:
-        """Return a manifest or a blob that is small.
+        """Return a manifest or a small blob.
 
         Raises:
             OSError: as above.
-            InputError: where it has another digest.
+            InputError: if it has another digest.
         """
         with self.open(f"{kind}/{digest}", MANIFESTS) as answer:
             body = answer.read(MOST)
@@ -99,7 +99,7 @@ class Source:
         return body
 
     def image(self, digest: str) -> Image | None:
-        """Return an image by the digest of its manifest; None for a list of images, or what is none of layers.
+        """Return an image by the digest of its manifest; None for a list of images, or for anything without layers.
 
         Raises:
             OSError, InputError: as above.
@@ -120,7 +120,7 @@ class Source:
 
 
 class Hashed:
-    """A layer as it comes; its digest is known when all of it has come."""
+    """A layer during its transfer; its digest is known at the end."""
 
     def __init__(self, source: IO[bytes]) -> None:
         self.source, self.hash = source, hashlib.sha256()
@@ -133,13 +133,13 @@ class Hashed:
 
     @property
     def digest(self) -> str:
-        """Return the digest of what has come."""
+        """Return the digest of the bytes read so far."""
         return f"sha256:{self.hash.hexdigest()}"
 
 
 @contextmanager
 def docker(argv: Sequence[str], seconds: float, **pipes: Any) -> Iterator[subprocess.Popen[bytes]]:
-    """Run the engine's client, which ends with the time, or with an error here."""
+    """Run the engine's client, and end it at the time limit or on an error."""
     with subprocess.Popen(["docker", *argv], **pipes) as process:
         timer = threading.Timer(seconds, process.kill)
         timer.start()
@@ -148,7 +148,7 @@ def docker(argv: Sequence[str], seconds: float, **pipes: Any) -> Iterator[subpro
         except BaseException:
             process.kill()
             if process.stdin:
-                # What is left in its buffer would be another error.
+                # Unwritten data in its buffer would raise a second error.
                 with suppress(OSError):
                     process.stdin.close()
             raise
@@ -157,30 +157,30 @@ def docker(argv: Sequence[str], seconds: float, **pipes: Any) -> Iterator[subpro
 
 
 def engine_layers() -> dict[str, list[str]]:
-    """Return the layers of each image of this engine, by its id; empty where it keeps its images in containerd.
+    """Return the layers of each image of this engine, by its ID; empty if it stores its images in containerd.
 
-    Such an engine pulls nothing that it has unpacked, however it came, and loads no archive with layers left out.
+    Such an engine pulls no content that it has already unpacked, and loads no archive without all layers.
     """
     if "io.containerd.snapshotter" in run(["docker", "info", "--format", "{{json .DriverStatus}}"]).out:
         return {}
     listed = sorted(set(run(["docker", "image", "ls", "--all", "--quiet", "--no-trunc"]).out.split()))
     if not listed:
         return {}
-    # One that somebody removes meanwhile is missing, and the others are there.
+    # An image that is removed meanwhile is missing from the output; the others remain.
     shown = run(["docker", "image", "inspect", "--format", "{{.Id}} {{json .RootFS.Layers}}", *listed]).out
     lines = [line.partition(" ") for line in shown.splitlines() if " " in line]
     return {name: json.loads(text) or [] for name, _, text in lines}
 
 
 def below(image: Image, there: Mapping[str, Sequence[str]]) -> int:
-    """Return how many of an image's lowest layers the engine has upon each other, as it needs them."""
+    """Return the number of an image's lowest layers that the engine has in the same order on top of each other."""
     wanted = [layer.content for layer in image.layers]
     pairs = (zip(wanted, layers, strict=False) for layers in there.values())
     return max(sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], one)) for one in pairs)
 
 
 def holders(wanted: Sequence[Layer], there: Mapping[str, Sequence[str]]) -> list[str]:
-    """Return as few images as have the wanted layers upon other ones; to read them for a small layer costs more."""
+    """Return as few images as possible that have the wanted layers; small layers are not worth reading an image."""
     left, found = {layer.content for layer in wanted if layer.size >= SMALL}, list[str]()
     while best := max(there, key=lambda name: len(left & set(there[name]))):
         if not left & set(there[best]):
@@ -191,13 +191,13 @@ def holders(wanted: Sequence[Layer], there: Mapping[str, Sequence[str]]) -> list
 
 
 def saved(images: Sequence[str], wanted: Sequence[Layer], seconds: float) -> dict[str, Path]:
-    """Return layers out of images of this engine, as files by the digest of their content, by which they are known."""
+    """Return layers of images of this engine, as files by the digest of their content."""
     found: dict[str, Path] = {}
     if not images:
         return found
     contents = {layer.content for layer in wanted}
     argv = ["image", "save", *images]
-    # What cannot be read here is sent.
+    # Layers that cannot be read here are downloaded.
     with (
         suppress(OSError, tarfile.TarError),
         docker(argv, seconds, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as process,
@@ -215,18 +215,18 @@ def saved(images: Sequence[str], wanted: Sequence[Layer], seconds: float) -> dic
 
 
 def bring(source: Source, digest: str, seconds: float) -> str:
-    """Bring an image without the layers that this engine has; return its id.
+    """Fetch an image without the layers that this engine has; return its ID.
 
-    Empty where a pull sends no more than this would: where the engine has none of the layers, or knows all by itself.
+    Empty if a pull would not download more: if the engine has none of the layers, or recognizes all of them itself.
 
     Args:
-        source: where it is.
+        source: the registry.
         digest: of its manifest.
-        seconds: that it may take.
+        seconds: time limit.
 
     Raises:
-        OSError, http.client.HTTPException: where the connection to the registry does not stand.
-        InputError: where something has another digest than it should, or the engine does not take it.
+        OSError, http.client.HTTPException: if the connection to the registry fails.
+        InputError: if some content has a wrong digest, or the engine refuses it.
     """
     deadline, there = time.monotonic() + seconds, engine_layers()
     image = source.image(digest) if there else None
@@ -248,12 +248,12 @@ def bring(source: Source, digest: str, seconds: float) -> str:
 
 
 def load(source: Source, image: Image, missing: Sequence[Layer], own: Mapping[str, Path], seconds: float) -> None:
-    """Let the engine load an image of which it lacks some layers.
+    """Load an image into the engine, which lacks some of its layers.
 
     Args:
-        source: where layers are that are not ``own``, files by the digest of their content.
+        source: registry of the layers that are not in ``own``, which has files by the digest of their content.
         image, missing: the image, and those of its layers that the engine needs.
-        seconds: that it may take.
+        seconds: time limit.
 
     Raises:
         OSError, http.client.HTTPException, InputError: as ``bring``.
@@ -262,7 +262,7 @@ def load(source: Source, image: Image, missing: Sequence[Layer], own: Mapping[st
     manifest = json.dumps([{"Config": "config.json", "RepoTags": None, "Layers": names}]).encode()
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.DEVNULL, "stderr": subprocess.PIPE}
     with docker(["image", "load", "--quiet"], seconds, **pipes) as process:
-        # Where the engine ends before it has all, it says why.
+        # If the engine ends early, its output has the reason.
         with suppress(BrokenPipeError), tarfile.open(fileobj=process.stdin, mode="w|", bufsize=PART) as archive:
             for layer, name in zip(missing, names[len(names) - len(missing) :], strict=True):
                 if layer.content in own:
@@ -273,7 +273,7 @@ def load(source: Source, image: Image, missing: Sequence[Layer], own: Mapping[st
                     body = Hashed(answer)
                     _add(archive, name, body, layer.size)
                 source.check(layer.digest, body.digest)
-            # Only with these it is an image: of what came before, the engine keeps nothing without them.
+            # These make it an image, so they come last: without them the engine keeps none of the layers.
             for name, text in (("config.json", image.config), ("manifest.json", manifest)):
                 _add(archive, name, BytesIO(text), len(text))
         told = process.communicate()[1].decode(errors="replace").splitlines()

@@ -1,4 +1,4 @@
-"""Measurements of links in a container: how they run, what they find, whether that is good enough, what is kept."""
+"""Measurements of links in a container: their commands, their results, the verdict, and the saved state."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from .nccl_tests import perf_arguments, perf_figures
 
 Result = dict[str, Any]
 
-# By its label a reset finds the container of every version.
+# A reset finds the container of every version by its label.
 CONTAINER = "gaudi-serve-hccl"
-# A figure this far below the last good one is not a pass, whatever the threshold.
+# A figure below this share of the last good one does not pass, whatever the threshold.
 DROP = 0.8
 BEGINS = '{"collective"'
-# Its words come as arguments: nothing of a variable is ever read as shell.
+# Values come as arguments, so that the shell never interprets a variable.
 HCCL_DEMO = """set -e
 checkout=$1 repository=$2 commit=$3
 shift 3
@@ -40,7 +40,7 @@ exec python3 run_hccl_demo.py "$@"
 
 
 def missing_nodes(host: Host, run: Mapping[str, Any], root: str = "/") -> str:
-    """Return which nodes of a measurement's devices are missing, as a sentence; empty where all are there."""
+    """Return the missing device nodes of a measurement, as a sentence; empty if all exist."""
     cards = _cards(host, run)
     access = _access(host)
     missing = access.missing_nodes(_indices(cards), _ids(cards), root)
@@ -48,22 +48,22 @@ def missing_nodes(host: Host, run: Mapping[str, Any], root: str = "/") -> str:
 
 
 def _beside(given: Mapping[str, Any]) -> DeviceAccess:
-    """Return the nodes of the network cards that a measurement sends over; it has none on one host."""
+    """Return the nodes of the network cards that a measurement uses; empty for one host."""
     devices = given.get("nics") or ()
     return DeviceAccess(beside=verbs_nodes(list(devices))) if devices else DeviceAccess()
 
 
 def docker_command(given: Mapping[str, Any], host: Host, run: Mapping[str, Any], root: str = "/") -> list[str]:
-    """Return the command of one measurement, which gives the container exactly its devices, as a model's gets them.
+    """Return the command of one measurement, whose container gets exactly its devices, in the same way as a model's.
 
     Args:
-        given: ``image``, ``env``, ``nodes`` and ``node`` (which of them this is), ``address`` and ``port`` where the
-            ranks meet, ``timeout`` in seconds, ``nics`` (RDMA devices that it sends over); for hccl_demo ``options``,
-            ``checkout``, ``repository`` and ``commit``. ``nccl_tests``: the path of all_reduce_perf in the image that
-            measures; empty for torch.
-        host: whose devices are measured.
+        given: ``image``, ``env``, ``nodes`` and ``node`` (index of this one), ``address`` and ``port`` of the ranks'
+            meeting point, ``timeout`` in seconds, ``nics`` (RDMA devices to use); for hccl_demo ``options``,
+            ``checkout``, ``repository`` and ``commit``. ``nccl_tests``: path of all_reduce_perf in the image; empty for
+            torch.
+        host: the host of the devices.
         run: one of link_runs.
-        root: below which the nodes of devices are.
+        root: folder above the device nodes.
     """
     platform, cards = platform_of(host.accelerator), _cards(host, run)
     links = platform.links
@@ -112,13 +112,13 @@ def _ids(cards: Sequence[Card]) -> list[str]:
 
 
 def measured(given: Mapping[str, Any], host: Host, run: Mapping[str, Any], root: str = "/") -> Result:
-    """Run one measurement within its limit and judge it; the arguments are those of docker_command."""
+    """Run one measurement within its time limit and judge it; the arguments are those of docker_command."""
     if missing := missing_nodes(host, run, root):
         return failed(run, missing)
     if lacking := _beside(given).nodes_beside(root)[1]:
         return failed(run, f"the network card's {', '.join(lacking)} is not there; is its driver loaded?")
     name, read = _reader(given, host, run)
-    # One that was cut off may have left its container.
+    # An interrupted run may have left its container.
     subprocess.run(["docker", "rm", "--force", CONTAINER], capture_output=True, check=False)
     try:
         done = subprocess.run(
@@ -141,7 +141,7 @@ def measured(given: Mapping[str, Any], host: Host, run: Mapping[str, Any], root:
 
 
 def _reader(given: Mapping[str, Any], host: Host, run: Mapping[str, Any]) -> tuple[str, Callable[[str], Result]]:
-    """Return what measures, and what reads its output."""
+    """Return the command that measures, and the parser of its output."""
     links = platform_of(host.accelerator).links
     if links is None or not links.backend:
         return "hccl_demo", hccl_benchmark
@@ -151,12 +151,12 @@ def _reader(given: Mapping[str, Any], host: Host, run: Mapping[str, Any]) -> tup
 
 
 def kept(given: Mapping[str, Any], state: Mapping[str, Any], runs: Sequence[Result]) -> Result:
-    """Return what is kept: of a measurement aside, nothing that the host's own is judged by.
+    """Return the state to save; a special measurement does not affect figures by which the host is judged.
 
     Args:
         given: ``fingerprint`` and ``aside`` of link_validation_plan; ``options`` of hccl_demo.
-        state: what was kept before.
-        runs: what measured has returned.
+        state: the previously saved state.
+        runs: the results of measured.
     """
     fingerprint = given["fingerprint"]
     good = last_good(state, fingerprint)
@@ -177,9 +177,9 @@ def judged(
 
     Args:
         run: one of link_runs.
-        output: what its container has printed.
+        output: output of its container.
         measure: bandwidth or latency.
-        read: reads the output; that of all_reduce.py if None.
+        read: parser of the output; that of all_reduce.py if None.
     """
     try:
         found = (read or all_reduce_figures)(output)
@@ -193,15 +193,15 @@ def judged(
 
 
 def failed(run: Mapping[str, Any], why: str) -> Result:
-    """Return a measurement that has no figure."""
+    """Return a failed measurement without a figure."""
     return {**run, "passed": False, "problem": f"{run['name']}: {why}"}
 
 
 def all_reduce_figures(output: str) -> Result:
-    """Return the figures that all_reduce.py has printed, among lines of its libraries.
+    """Return the figures of all_reduce.py from output that may contain other lines.
 
     Raises:
-        InputError: where there are none.
+        InputError: if there are none.
     """
     lines = output.strip().splitlines()
     for line in reversed(lines):
@@ -222,7 +222,7 @@ def last_good(state: Mapping[str, Any], fingerprint: Mapping[str, Any]) -> dict[
 
 
 def link_verdict(run: Mapping[str, Any], figure: float | None) -> str | None:
-    """Return why a measurement does not pass, or None: a figure (GB/s) must be there and be good enough."""
+    """Return why a measurement does not pass, or None: a figure (GB/s) must exist and reach its limits."""
     if figure is None:
         return f"{run['name']}: no bandwidth in the output"
     if run["threshold"] is not None and figure < run["threshold"]:

@@ -1,4 +1,4 @@
-"""The picture, the sound and the film of the smoke tests, made here."""
+"""The generated picture, sound and film of the smoke tests."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import zlib
 
 PICTURE_COLOUR, SIDE = "red", 224
 RATE, PITCH = 16000, 440.0
-# Two seconds of blue, 112 by 112 points, four pictures a second; encoded once with H.264.
+# Two seconds of blue, 112 by 112 pixels, four frames a second; encoded once with H.264.
 FILM = (
     "AAAAIGZ0eXBpc29tAAACAGlzb21pc28yYXZjMW1wNDEAAANgbW9vdgAAAGxtdmhkAAAAAAAAAAAAAAAAAAAD6AAAB9AAAQAAAQAA"
     "AAAAAAAAAAAAAAEAAAAAAAAAAAAAAAAAAAABAAAAAAAAAAAAAAAAAABAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAgAA"

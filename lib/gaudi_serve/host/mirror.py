@@ -14,24 +14,24 @@ MOST = 64 * 2**20  # bytes of one answer
 
 
 def read(url: str, authority: str, system: str, timeout: float = 20) -> dict[str, Any]:
-    """Ask a mirror what it has.
+    """Return the contents of a mirror.
 
     Args:
         url: its address.
-        authority: the certificate that has signed the mirror's, in PEM.
+        authority: the CA certificate of the mirror, in PEM.
         system: the name of the host's package repository.
-        timeout: seconds that one answer may take.
+        timeout: seconds for each answer.
 
     Returns:
-        ``problem``: why it cannot be used, empty where it can; ``release``: SHA-256 of the signed index of the
-        repository, empty where there is none; ``items``: kind, name, version and system of what it has.
+        ``problem``: why it cannot be used, empty if it can; ``release``: SHA-256 of the signed index of the repository,
+        empty if there is none; ``items``: kind, name, version and system of each item.
     """
     nothing: dict[str, Any] = {"release": "", "items": []}
     try:
         trusted = ssl.create_default_context(cadata=authority)
     except (ssl.SSLError, ValueError):
         return {**nothing, "problem": "its authority is not a certificate in PEM"}
-    # A proxy of the host leads outside.
+    # A proxy of the host leads out of the site.
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({}), urllib.request.HTTPSHandler(context=trusted))
     try:
         known = json.loads(_fetched(opener, f"{url}/{MANIFEST}", timeout))

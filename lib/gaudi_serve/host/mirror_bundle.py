@@ -1,4 +1,4 @@
-"""Whether a bundle can be served from where it lies: its address, its packages, and who may read it."""
+"""Whether a bundle can be served from its folder: the path, the packages, and the permissions."""
 
 from __future__ import annotations
 
@@ -6,15 +6,15 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
-# It goes into the settings of nginx and of apt.
+# The path is written into the settings of nginx and apt.
 PLACE = re.compile(r"/[A-Za-z0-9._+-]+(/[A-Za-z0-9._+-]+)*/?")
-# The service that serves has folders of its own in place of these.
+# The service that serves the bundle has private folders in place of these.
 PRIVATE = ("/tmp/", "/var/tmp/")  # noqa: S108 - a name, nothing is written there
 READ, ENTER = 0o004, 0o005
 
 
 def place_problem(folder: str) -> str:
-    """Return why a bundle cannot be served from a folder, whatever is in it; empty where it can."""
+    """Return why no bundle can be served from a folder, whatever it contains; empty if one can."""
     if not PLACE.fullmatch(folder):
         return (
             f"bundle {folder!r}: must be the absolute path of its folder on this host, of letters, digits and . _ + -, "
@@ -26,7 +26,7 @@ def place_problem(folder: str) -> str:
 
 
 def serve_problems(folder: str, system: str) -> list[str]:
-    """Return why a bundle that is whole cannot be served from where it lies; nothing where it can.
+    """Return why a complete bundle cannot be served from its folder; empty if it can.
 
     Args:
         folder: of the bundle.

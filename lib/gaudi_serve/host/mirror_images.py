@@ -1,4 +1,4 @@
-"""The registry of a mirror: which images of a bundle it has, and how the others come into it."""
+"""The registry of a mirror: which images of a bundle it has, and how the others are copied into it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from ..core.errors import InputError, one_line
 from ..core.run import run
 from .pull import mirrored_name
 
-# What a registry is asked for: an image of one platform, or of several, in both forms.
+# Accepted manifests: images of one platform or of several, in Docker's and OCI's format.
 ACCEPT = ", ".join(
     (
         "application/vnd.oci.image.index.v1+json",
@@ -38,7 +38,7 @@ def images_of(bundle: str) -> list[BundledImage]:
     """Return the images of a bundle.
 
     Raises:
-        InputError: where its manifest cannot be read.
+        InputError: if its manifest cannot be read.
     """
     path = Path(bundle, "manifest.json")
     try:
@@ -47,7 +47,7 @@ def images_of(bundle: str) -> list[BundledImage]:
         return [
             BundledImage(
                 str(one["path"]),
-                # images/REGISTRY/REPOSITORY/DIGEST: registries have no other name for an image than that.
+                # The path is images/REGISTRY/REPOSITORY/DIGEST, which gives the image's name in the mirror.
                 mirrored_name(str(one["path"]).removeprefix("images/").rpartition("/")[0]),
                 str(one["digest"]).replace(":", "-") if str(one["version"]).startswith("sha256:") else one["version"],
                 str(one["digest"]),
@@ -64,10 +64,10 @@ def filled(bundle: str, registry: str, check: bool = False) -> list[str]:
     Args:
         bundle: its folder.
         registry: its name, on loopback and without TLS.
-        check: copies nothing.
+        check: copy nothing.
 
     Raises:
-        InputError: where the registry does not answer, or an image has another digest there.
+        InputError: if the registry does not answer, or has an image with another digest.
     """
     copied = []
     for one in images_of(bundle):
@@ -87,10 +87,10 @@ def filled(bundle: str, registry: str, check: bool = False) -> list[str]:
 
 
 def digest_of(registry: str, image: BundledImage) -> str:
-    """Return the digest that a registry has for an image; empty where it has none.
+    """Return the digest of an image in a registry; empty if it lacks the image.
 
     Raises:
-        InputError: where it does not answer.
+        InputError: if it does not answer.
     """
     deadline = time.monotonic() + READY_S
     while True:
@@ -101,7 +101,7 @@ def digest_of(registry: str, image: BundledImage) -> str:
             answer.read()
             return answer.getheader("Docker-Content-Digest", "") if answer.status == http.HTTPStatus.OK else ""
         except OSError as problem:
-            # It was started a moment ago.
+            # The registry may just have been started.
             if time.monotonic() > deadline:
                 raise InputError(f"the registry {registry} does not answer: {problem}") from problem
             time.sleep(0.2)

@@ -1,4 +1,4 @@
-"""all_reduce_perf of nccl-tests and rccl-tests: how it is started, and its table."""
+"""all_reduce_perf of nccl-tests and rccl-tests: its arguments and its table."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ RANK = re.compile(r"#\s+Rank\s+\d+\b")
 # No nan or inf, which no threshold would refuse.
 NUMBER = re.compile(r"\d+(\.\d+)?(e[+-]?\d+)?")
 WRONG = "#wrong"
-# Sums are compared; of the two ways the one in place is what vLLM and torch use.
+# The sums are compared. Of the two variants, vLLM and torch use the in-place one.
 COLUMNS = ("size", "count", "type", "redop", "root", *(("time", "algbw", "busbw", WRONG) * 2))
 
 
@@ -23,14 +23,14 @@ def perf_arguments(ranks: int) -> list[str]:
 
 
 def perf_figures(output: str, ranks: int) -> dict[str, Any]:
-    """Return the figures of a measurement in place, as those of all_reduce.py.
+    """Return the figures of an in-place measurement, in the form of all_reduce.py.
 
     Args:
-        output: what all_reduce_perf has printed, among lines of its libraries.
-        ranks: how many devices take part.
+        output: output of all_reduce_perf, which may contain lines of its libraries.
+        ranks: number of devices.
 
     Raises:
-        InputError: where other devices took part, sums are wrong, or the table is of another form.
+        InputError: if other devices took part, sums are wrong, or the table has another format.
     """
     lines = output.splitlines()
     if (found := sum(bool(RANK.match(line)) for line in lines)) != ranks:

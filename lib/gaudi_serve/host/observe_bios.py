@@ -1,4 +1,4 @@
-"""What earlier runs have kept on a host of its BIOS: what they sent, and what did not stick."""
+"""The records of earlier runs on a host's BIOS settings: those that were sent, and those that were not applied."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ RECORD = "/var/lib/gaudi-serve/bios.json"
 
 
 def observe(path: str = RECORD) -> dict[str, Any]:
-    """Return what is kept; each of both is empty where nothing is.
+    """Return the records; each is empty if nothing is recorded.
 
-    ``failed``: settings that did not stick, with the version of the BIOS (``bios``, ``settings``). ``sent``: those that
-    the next reset takes over, with the boot in which they were sent, whether the BMC has accepted them, and its job
+    ``failed``: settings that were not applied, with the version of the BIOS (``bios``, ``settings``). ``sent``: those
+    that the next reboot applies, with the boot in which they were sent, whether the BMC has accepted them, and its job
     (``bios``, ``settings``, ``boot``, ``accepted``, ``job``).
     """
     return read_record(read_text(path) or "{}")
 
 
 def read_record(text: str) -> dict[str, Any]:
-    """Return the text of a record as observe does."""
+    """Parse the text of a record; the result is as for observe."""
     try:
         found = json.loads(text)
     except ValueError:

@@ -20,14 +20,14 @@ NO_CARDS: dict[str, Any] = {"driver_version": None, "ports": {}, "unread": {}}
 
 
 def observe(driver: Driver, root: str = "/") -> dict[str, Any]:
-    """Return ``gaudi_driver``; its ``driver_version`` is that of the loaded one, ``problem`` why nobody knows it.
+    """Return ``gaudi_driver``; ``driver_version`` is the loaded version, ``problem`` the reason if it is unknown.
 
-    ``packages``: ``{name: {version, held, whole}}`` of those that belong to the driver; ``available``: versions of
-    Gaudi's that apt knows; ``offered``: of the others ``{package: versions}``, the newest first; ``source``: the
-    addresses of the package source that the role has added; ``broken``: what dpkg was cut off in; ``modules``: those
-    that are loaded of the driver's and its rivals; ``used_by``: further modules that use it; ``services``: ``{unit:
-    {there, runs, enabled}}`` of its own and of what uses it; ``needs_companion``: the machine needs the package of
-    exactly its version; ``ports``: ``{module_id: [down ports]}``; ``unread``: ``{module_id: why its ports cannot be
+    ``packages``: ``{name: {version, held, whole}}`` of the driver's packages; ``available``: versions of Gaudi's driver
+    that apt offers; ``offered``: for other drivers ``{package: versions}``, the newest first; ``source``: the addresses
+    of the package source that the role has added; ``broken``: the packages in which dpkg was interrupted; ``modules``:
+    the loaded modules of the driver and its rivals; ``used_by``: further modules that use it; ``services``: ``{unit:
+    {there, runs, enabled}}`` of the driver and its users; ``needs_companion``: the machine needs the companion package
+    of exactly its version; ``ports``: ``{module_id: [down ports]}``; ``unread``: ``{module_id: why its ports cannot be
     read}``.
     """
     modules = Path(root, "sys/module")
@@ -39,7 +39,7 @@ def observe(driver: Driver, root: str = "/") -> dict[str, Any]:
             "whole": package.state == "installed",
         }
         for package in packages(*driver.listed)
-        # Of a package that was removed, dpkg knows a version while its settings are left.
+        # dpkg still lists a version of a removed package while its configuration files exist.
         if package.version and package.state != "config-files" and driver.is_own(package.name)
     }
     return {
@@ -61,7 +61,7 @@ def observe(driver: Driver, root: str = "/") -> dict[str, Any]:
 
 
 def _offered(driver: Driver, here: Iterable[str]) -> dict[str, list[str]]:
-    """Return the versions that apt can get of what brings the driver, of its companion, and of what is there of it."""
+    """Return the versions that apt offers of the driver's possible sources, its companion, and its present packages."""
     wanted = (*driver.sources, *(driver.companion.names if driver.companion else ()))
     begin = sorted({name.partition("{branch}")[0] for name in wanted})
     names = {name for text in begin for name in run(["apt-cache", "pkgnames", text]).out.split()}
@@ -75,40 +75,40 @@ def _addresses(text: str) -> list[str]:
 
 
 def _loaded(driver: Driver, root: str) -> str | None:
-    """Return the version of the driver that is loaded; empty where its module says none, as the kernel's own does."""
+    """Return the version of the loaded driver; empty if its module has none, like the kernel's own."""
     folder = Path(root, "sys/module", driver.module)
     return (read_text(folder / "version") or "").strip() if folder.is_dir() else None
 
 
 def _users(driver: Driver, root: str) -> list[str]:
-    """Return the modules that use the driver's and are none of those that are unloaded with it."""
+    """Return the modules that use the driver's modules, except those that are unloaded with it."""
     found = {path.name for name in driver.unload for path in Path(root, "sys/module", name, "holders").glob("*")}
     return sorted(found - {*driver.unload})
 
 
 def _service(unit: str) -> dict[str, bool]:
-    """Return whether a unit is there, runs, and is started by a boot."""
+    """Return whether a unit exists, runs, and starts at boot."""
     shown = run(["systemctl", "show", "--property=LoadState,ActiveState,UnitFileState", f"{unit}.service"]).out
     state = dict(line.partition("=")[::2] for line in shown.splitlines())
     return {
         "there": state.get("LoadState") == "loaded",
         "runs": state.get("ActiveState") in ("active", "activating", "reloading"),
-        # Some are started by what they serve, and cannot be enabled.
+        # Some units are started by another one and cannot be enabled.
         "enabled": state.get("UnitFileState") in ("enabled", "static", "indirect", "generated", "alias"),
     }
 
 
 def _cards() -> dict[str, Any]:
-    """Return what Gaudi's driver says: its version, and by card the ports that are down, or why nobody knows."""
+    """Return the version of Gaudi's driver and, by card, the ports that are down or why they are unknown."""
     query = run(["hl-smi", "-Q", "index,module_id,bus_id,driver_version", "-f", "csv"])
     if query.status:
         return {**NO_CARDS, "problem": (query.err or query.out).strip()[-200:]}
     try:
-        # A row that cannot be used is one bad card, and the driver of the others answers.
+        # An unusable row is one bad card; the driver still answers for the others.
         cards, _ = hl_smi_cards(query.out)
     except InputError as problem:
         return {**NO_CARDS, "problem": str(problem)}
-    # A call takes a part of a second, and there are as many as cards.
+    # Each call takes a fraction of a second, and each card needs one.
     with ThreadPoolExecutor(max_workers=max(1, len(cards))) as pool:
         links = dict(zip((str(card["module_id"]) for card in cards), pool.map(_down, cards), strict=True))
     found = (re.match(r"\d[\d.]*", str(card.get("driver_version"))) for card in cards)

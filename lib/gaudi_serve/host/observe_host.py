@@ -1,4 +1,4 @@
-"""What a host is: its system, its cards, the weights on it, the ports that programs listen on."""
+"""The state of a host: its system, its cards, the weights on it, the ports on which programs listen."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ def system(root: str = "/", wanted: str = "auto") -> dict[str, Any]:
     """Return the operating system, kernel, memory (KiB) and accelerator of this host.
 
     Args:
-        root: of its file system.
-        wanted: the platform that its inventory names; ``auto`` for the first that is here.
+        root: root of its file system.
+        wanted: the platform in its inventory; ``auto`` for the first one found.
     """
     release = {}
     for line in (read_text(Path(root, "etc/os-release")) or "").splitlines():
@@ -47,18 +47,18 @@ def system(root: str = "/", wanted: str = "auto") -> dict[str, Any]:
 
 
 def network() -> dict[str, Any]:
-    """Return the address and interface of the default route, as the vendor's script finds them."""
+    """Return the address and interface of the default route, determined as the vendor's script does."""
     route = run(["ip", "-j", "route", "get", "1.1.1.1"])
     try:
         found = json.loads(route.out)[0]
         return {"ip": found["prefsrc"], "interface": found["dev"]}
     except (ValueError, LookupError):
-        # A host without a default route still serves on its loopback.
+        # A host without a default route can still serve on its loopback interface.
         return {"ip": "127.0.0.1", "interface": "lo"}
 
 
 def addresses() -> list[str] | None:
-    """Return the host's own addresses; None where they are not known, or where others may be listened on too."""
+    """Return the host's own addresses; None if unknown, or if programs may listen on other addresses too."""
     if (read_text("/proc/sys/net/ipv4/ip_nonlocal_bind") or "").strip() == "1":
         return None
     found = _of_links()
@@ -66,14 +66,14 @@ def addresses() -> list[str] | None:
 
 
 def clock(controller: float | None) -> dict[str, Any]:
-    """Return how far the host's clock is ahead of the controller's, in seconds, and whether its kernel says it is set.
+    """Return the seconds by which the host's clock is ahead of the controller's, and whether the kernel calls it set.
 
     Args:
-        controller: Unix time on the controller when it asked; the way from there counts as ahead. None where it is not
-            known, and neither is the difference.
+        controller: Unix time on the controller when it sent the request; the transfer time counts as ahead. None if
+            unknown; then the difference is unknown too.
     """
     ahead = None if controller is None else round(time.time() - controller, 1)
-    # With a first number (modes) of 0, the kernel sets nothing. Whoever sets the clock tells it that it is right.
+    # With a first number (modes) of 0, the kernel changes nothing. Programs that set the clock report it to the kernel.
     state = ctypes.CDLL(None).adjtimex(ctypes.create_string_buffer(256))
     return {"offset_s": ahead, "synchronized": None if state < 0 else state != UNSYNCHRONIZED}
 
@@ -88,7 +88,7 @@ def networks() -> list[dict[str, Any]]:
 
 
 def _of_links() -> list[tuple[dict[str, Any], dict[str, Any]]] | None:
-    """Return each link of the host with each of its addresses, as ``ip`` has them; None where it does not say them."""
+    """Return each link of the host with each of its addresses, in the form of ``ip``; None if ``ip`` fails."""
     try:
         links = json.loads(run(["ip", "-j", "address"]).out)
         return [(link, one) for link in links for one in link.get("addr_info", []) if "local" in one]
@@ -97,7 +97,7 @@ def _of_links() -> list[tuple[dict[str, Any], dict[str, Any]]] | None:
 
 
 def resolved(names: list[str]) -> dict[str, list[str]]:
-    """Return the addresses that this host finds behind names; none for a name that it does not know."""
+    """Return the addresses to which this host resolves names; empty for an unknown name."""
     found: dict[str, list[str]] = {}
     for name in names:
         try:
@@ -109,12 +109,12 @@ def resolved(names: list[str]) -> dict[str, list[str]]:
 
 
 def weights(paths: list[str]) -> dict[str, Any]:
-    """Return ``{path: {config, bytes} | None}``; None where no config.json, nor Mistral's params.json, is readable."""
+    """Return ``{path: {config, bytes} | None}``; None if neither config.json nor Mistral's params.json is readable."""
     return weights_read(paths)[0]
 
 
 def weights_read(paths: list[str]) -> tuple[dict[str, Any], dict[str, str]]:
-    """Return what ``weights`` does, and by path what is wrong with a file that is there and cannot be read."""
+    """Return the result of ``weights``, and by path the errors of files that exist but cannot be read."""
     found: dict[str, Any] = {}
     unread: dict[str, str] = {}
     for path in paths:
@@ -125,7 +125,7 @@ def weights_read(paths: list[str]) -> tuple[dict[str, Any], dict[str, str]]:
         try:
             config = _config(file)
             size = sum(part.stat().st_size for part in Path(path).glob("*.safetensors"))
-            # A folder that this toolkit has brought carries its record.
+            # A folder that this toolkit has fetched has its record.
             recorded = Path(path, MANIFEST).is_file()
             content = recorded_content(Path(path, MANIFEST))
             found[path] = {"config": config, "bytes": size, "recorded": recorded, "content": content}
@@ -169,9 +169,9 @@ def _config(path: Path) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class Listener:
-    """One TCP socket that is listened on in the host's network namespace.
+    """One listening TCP socket in the host's network namespace.
 
-    address: as ``ss`` writes it, without brackets and interface; ``*`` is every address. pid: 0 where it is not known.
+    address: in the form of ``ss``, without brackets and interface; ``*`` is every address. pid: 0 if unknown.
     """
 
     address: str
@@ -181,7 +181,7 @@ class Listener:
 
 
 def listeners() -> list[Listener] | None:
-    """Return everything that listens on TCP in the host's network namespace; None where ``ss`` does not say it."""
+    """Return all listening TCP sockets in the host's network namespace; None if ``ss`` fails."""
     found = []
     listed = run(["ss", "-Hltnp"])
     if listed.status != 0:
@@ -198,7 +198,7 @@ def listeners() -> list[Listener] | None:
 
 
 def ports() -> dict[str, str]:
-    """Return ``{port: program}`` of everything that listens on TCP in the host's network namespace."""
+    """Return ``{port: program}`` of all listening TCP sockets in the host's network namespace."""
     return {
         str(one.port): f"{one.program} (pid {one.pid})" if one.pid else "another program" for one in listeners() or ()
     }

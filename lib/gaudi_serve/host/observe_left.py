@@ -1,4 +1,4 @@
-"""What the toolkit has left on a host, as a reset looks at it."""
+"""The things that the toolkit has left on a host, for a reset."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from .weights_names import MANIFEST, leftovers
 OWN = ("/etc/gaudi-serve", "/usr/local/lib/gaudi-serve", "/var/lib/gaudi-serve")
 STATE = Path(OWN[2])
 TOOK_OVER = "# gaudi-serve took this over: "
-# Package sources are named by what comes from them: runtimes for devices, and the driver.
+# Package sources are named after their packages: runtimes for devices, and the driver.
 SOURCES = (*(one.name for one in runtimes()), "driver")
-# What roles write under names of their own, beside what their records tell.
+# Files with fixed names that roles write, in addition to those in their records.
 FILES = (
     "/etc/gaudi-serve/docker-proxy.env",
     "/etc/apt/sources.list.d/docker.sources",
@@ -29,20 +29,20 @@ FILES = (
     *(f"/etc/apt/keyrings/gaudi-serve-{name}.{kind}" for name in SOURCES for kind in ("asc", "gpg")),
     *(f"/etc/apt/auth.conf.d/gaudi-serve-{name}.conf" for name in (*SOURCES, "docker")),
 )
-MOST = 2000  # names of a folder that are read
+MOST = 2000  # names of a folder to read at most
 # Labels of the toolkit's containers: of models, of steps that make weights, of measurements of the links.
 KINDS = ("model", "weights", "hccl")
 COLUMNS = "[{{json .Name}},{{json .State.Status}},{{json .Config.Image}},{{json .Image}},{{json .Config.Labels}}]"
-# What supervisor, smoke test and docker as their client write for a model.
+# Files of a model that are written by the supervisor, the smoke test, and docker as their client.
 OF_MODELS = {"smoke.json", "failures.json", "failures.new", ".token_seed", ".token_seed.lock"}
 
 
 def observe(ours: Sequence[str] | None = None) -> dict[str, Any]:
-    """Return everything that the filters ``*_reset`` compare, but for what the roles' own subsets have.
+    """Return all values that the filters ``*_reset`` compare, except those of the roles' own subsets.
 
     Args:
-        ours: packages that the toolkit has brought: ask apt too what a user has asked for, and what nothing but these
-            needs, which takes it some seconds; None for not asking.
+        ours: packages that the toolkit has installed: also read from apt which packages a user has requested, and which
+            are unneeded without these, which takes some seconds; None skips this.
     """
     known = redacted_records()
     return {
@@ -62,7 +62,7 @@ def observe(ours: Sequence[str] | None = None) -> dict[str, Any]:
 
 
 def names(folder: Path) -> list[str] | None:
-    """Return the names in a folder, or None where there is none."""
+    """Return the names in a folder, or None if it does not exist."""
     return sorted(path.name for path in folder.iterdir())[:MOST] if folder.is_dir() else None
 
 
@@ -86,7 +86,7 @@ def busy(folder: Path) -> list[str]:
 
 
 def brought_paths(known: dict[str, dict[str, Any]]) -> list[str]:
-    """Return all paths that records say were brought."""
+    """Return all paths that records list as installed."""
     kinds = [(record.get("brought") or {}).get(kind, {}) for record in known.values() for kind in PATHS]
     return sorted({path for kind in kinds for path in kind})
 
@@ -95,7 +95,7 @@ PATHS = ("paths", "weights", "venv", "caches")
 
 
 def folder(path: Path) -> dict[str, Any]:
-    """Return whether a path is there, and as weights: the kind of source in its record, and leftovers beside it."""
+    """Return whether a path exists and, for weights: the kind of source in its record, and leftovers next to it."""
     try:
         source = json.loads((path / MANIFEST).read_text(encoding="utf-8"))["source"]["kind"]
     except (OSError, ValueError, RecursionError, LookupError, TypeError):
@@ -112,11 +112,11 @@ def containers() -> list[dict[str, Any]]:
     """Return all containers.
 
     Returns:
-        Each with ``name``; ``running``; ``image``, as it was asked for, and ``image_id``, as the engine lists images;
+        Each with ``name``; ``running``; ``image``, the requested name, and ``image_id``, as the engine lists images;
         ``own``, whether it is the toolkit's, by its labels; ``kind``: model, weights, hccl, or "" for others.
     """
     ids = run(["docker", "ps", "-aq", "--no-trunc"]).out.split()
-    # One that has gone meanwhile does not keep the others from being told.
+    # A container that is removed meanwhile does not affect the output for the others.
     told = run(["docker", "inspect", "--type", "container", "--format", COLUMNS, *ids]).out if ids else ""
     found = []
     for name, state, image, image_id, labels in map(json.loads, filter(None, told.splitlines())):
@@ -127,8 +127,8 @@ def containers() -> list[dict[str, Any]]:
 
 
 def packages(ours: Sequence[str] | None) -> dict[str, Any]:
-    """Return packages: ``installed``, ``asked_for`` by a user, ``held``, ``unneeded`` but for the toolkit's."""
-    # What nothing needs for other reasons, an old kernel for instance, is a user's to remove.
+    """Return packages: ``installed``, ``asked_for`` by a user, ``held``, ``unneeded`` without the toolkit's."""
+    # Packages that are unneeded for other reasons, such as an old kernel, are left to the user.
     gone = set(unneeded()) - set(unneeded(ours)) if ours else set()
     return {
         "installed": sorted(name for name, state in package_states().items() if state == "installed"),
@@ -139,8 +139,8 @@ def packages(ours: Sequence[str] | None) -> dict[str, Any]:
 
 
 def unneeded(kept: Sequence[str] = ()) -> list[str]:
-    """Return what apt would remove since nothing needs it, if some packages were to be kept."""
-    # What is only suggested does not make a package needed.
+    """Return the packages that apt would remove as unneeded if some packages were kept."""
+    # A package that is only suggested by another one still counts as unneeded.
     options = ["APT::AutoRemove::SuggestsImportant=false", *(f"APT::NeverAutoRemove::=^{re.escape(n)}$" for n in kept)]
     words = [word for option in options for word in ("-o", option)]
     said = run(["apt-get", "--simulate", *words, "autoremove"], 60).out.splitlines()

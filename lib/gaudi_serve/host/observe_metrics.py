@@ -1,4 +1,4 @@
-"""What monitoring has on a host: packages, units, files, certificates, and what the running programs have read."""
+"""The state of monitoring on a host: packages, units, files, certificates, and the files that running programs use."""
 
 from __future__ import annotations
 
@@ -25,30 +25,30 @@ UNITS = (
     *("gaudi-prometheus.service", "gaudi-alertmanager.service"),
 )
 UNIT_FOLDER = Path("/etc/systemd/system")
-# Files elsewhere, beside those in FOLDER and the units.
+# Files elsewhere, in addition to those in FOLDER and the units.
 FILES = (SETTINGS, COLLECTOR, UNIT_FOLDER / "gaudi-metrics.service")
-# The files by which the programs go that read them again while they run.
+# The files of programs that can read them again while they run.
 READ = {
     "prometheus": ("prometheus.yml", "rules/*", "hosts.pem", "client.pem"),
     "alertmanager": ("alertmanager.yml",),
 }
 DATA = (Path("/var/lib/gaudi-prometheus"), Path("/var/lib/gaudi-alertmanager"))
-# What the collector has counted.
+# Counters of the collector.
 STATE = Path("/var/lib/gaudi-serve/metrics")
 # The packaged folder of node exporter's textfile collector.
 COLLECTED = Path("/var/lib/prometheus/node-exporter")
 WATCHED = FOLDER / "watched.json"
-# What the toolkit has written elsewhere for a Prometheus or a Grafana of the site.
+# Files that the toolkit has written elsewhere for a Prometheus or a Grafana of the site.
 PLACES = FOLDER / "places.json"
 KEYS = "Id,LoadState,ActiveState,UnitFileState,NeedDaemonReload,MainPID,ActiveEnterTimestampMonotonic"
-MOST = 500  # files of a folder that are read
+MOST = 500  # files of a folder to read at most
 RELOADED = re.compile(
     r"^(prometheus|alertmanager)_config_last_reload_(success_timestamp_seconds|successful) (\S+)$", re.M
 )
 
 
 def observe() -> dict[str, Any]:
-    """Return what role monitoring compares. No key of a certificate, and no text of a file with secrets, is in it."""
+    """Return the values that role monitoring compares, without certificate keys and without texts of secret files."""
     units = _units()
     found = sorted(path for path in FOLDER.rglob("*") if path.is_file())[:MOST] if FOLDER.is_dir() else []
     found += [path for path in map(Path, _list(PLACES)) if path.is_file()]
@@ -82,12 +82,12 @@ def _file(path: Path) -> dict[str, Any]:
 
 
 def is_here() -> bool:
-    """Tell whether the toolkit has brought monitoring to this host."""
+    """Return whether the toolkit has installed monitoring on this host."""
     return (UNIT_FOLDER / "gaudi-metrics.timer").exists() or FOLDER.is_dir()
 
 
 def _of_distribution() -> list[Path]:
-    """Return where the services of the packages are masked."""
+    """Return the paths of the masks of packaged services."""
     return [UNIT_FOLDER / f"{name}.service" for name in PACKAGES if name != "openssl"]
 
 
@@ -117,7 +117,7 @@ def _unit(shown: dict[str, str], boot: float) -> dict[str, Any]:
         "active": active,
         "enabled": shown.get("UnitFileState") == "enabled",
         "need_reload": shown.get("NeedDaemonReload") == "yes",
-        # Unix time; what has changed since then it has not read.
+        # Unix time; later changes have not been read.
         "since": boot + begun / 10**6 if active and begun else None,
         "pid": (pid := int(shown.get("MainPID") or 0)),
         "argv": _argv(pid),
@@ -125,12 +125,12 @@ def _unit(shown: dict[str, str], boot: float) -> dict[str, Any]:
 
 
 def _argv(pid: int) -> list[str]:
-    """Return the arguments of a program that runs."""
+    """Return the arguments of a running program."""
     return (read_text(f"/proc/{pid}/cmdline") or "").split("\0")[:-1] if pid else []
 
 
 def changed_at(name: str) -> list[float]:
-    """Return when the files changed that a program reads again while it runs."""
+    """Return the modification times of the files that a program can read again while it runs."""
     return [path.stat().st_mtime for pattern in READ[name] for path in FOLDER.glob(pattern)]
 
 
@@ -152,8 +152,8 @@ def _get(listens: str, page: str = "/metrics") -> str:
 
 
 def reloaded(listens: str) -> dict[str, Any]:
-    """Return what a running program says of its last reload: ``ok`` and ``at``; empty where none answers."""
-    # Prometheus takes its configuration before it has read its history, and its rules after it.
+    """Return ``ok`` and ``at`` of a program's last reload; empty if it does not answer."""
+    # Prometheus reads its configuration before its history, and its rules after it.
     if not _get(listens, "/-/ready"):
         return {}
     found = {key: float(value) for _, key, value in RELOADED.findall(_get(listens))}

@@ -14,18 +14,18 @@ from .dpkg import packages
 from .ports import SETTINGS, interfaces
 
 VERBS = "sys/class/infiniband"
-# Those of Gaudi's own driver, new and old.
+# Devices of Gaudi's own driver, new and old.
 OWN = ("hbl_", "hlib_")
 PROGRAM, UNIT = "/usr/local/lib/gaudi-serve/gaudi-ports", "gaudi-ports.service"
 RULE = "/etc/udev/rules.d/90-gaudi-serve-ports.rules"
 GAUDINET = "/etc/habanalabs/gaudinet.json"
-# What a host had in its place before.
+# The file that the host had there before the toolkit.
 BEFORE = f"{GAUDINET}.before-gaudi-serve"
 FILES = (SETTINGS, PROGRAM, f"{UNITS}/{UNIT}", RULE, GAUDINET, BEFORE)
 PACKAGES = ("rdma-core", "lldpd")
 BRIDGE = "0x0604"
-# PCI Express: the extended capability of access control, its control register, and the bits by which a bridge sends
-# traffic between two devices below it up to the processor: request redirect and completion redirect.
+# PCI Express: the extended capability of access control, its control register, and the bits with which a bridge
+# redirects traffic between two devices below it to the processor: request redirect and completion redirect.
 ACS, CONTROL, REDIRECTS = 0x000D, 6, 0x0004 | 0x0008
 
 
@@ -33,13 +33,13 @@ def observe(root: str = "/") -> dict[str, Any]:
     """Return ``gaudi_network``.
 
     ``ports``: each port of a Gaudi card that leads to other hosts, with module_id, port, interface, mac, up, carrier,
-    mtu (bytes), speed (Mbit/s; 0 where nobody knows it), addresses (with prefix), and what LLDP says of the other end:
-    neighbor, neighbor_port. ``nics``: each RDMA device of a network card, with device, interfaces, active, gbit_s, and
-    link_layer. ``redirects``: PCI bridges that send traffic between devices through the processor, where there are
-    network cards. ``files``: SHA-256 of the role's files, None where one is missing. ``gaudinet``: the text of
-    HCCL's file, ``before``: of the one in its place before. ``settings``: what the ports were last set to; None where
-    the role has set none.
-    ``enabled``: a boot brings the ports up. ``packages``: those that are installed of the ones that the role needs.
+    mtu (bytes), speed (Mbit/s; 0 if unknown), addresses (with prefix), and the other end according to LLDP: neighbor,
+    neighbor_port. ``nics``: each RDMA device of a network card, with device, interfaces, active, gbit_s, and
+    link_layer. ``redirects``: PCI bridges that redirect traffic between devices to the processor, if there are network
+    cards. ``files``: SHA-256 of the role's files, None for a missing one. ``gaudinet``: the text of HCCL's file,
+    ``before``: of the file that the host had there before. ``settings``: the last settings of the ports; None if the
+    role has set none. ``enabled``: the ports are set up at boot. ``packages``: the installed ones of those that the
+    role needs.
     """
     files = {path: read_text(Path(root, path.lstrip("/"))) for path in FILES}
     here, nics = interfaces(root), verbs(root)
@@ -60,7 +60,7 @@ def observe(root: str = "/") -> dict[str, Any]:
 
 
 def _settings(text: str | None) -> dict[str, Any] | None:
-    """Return what the ports were last set to; empty where nobody can read it."""
+    """Return the last settings of the ports; empty if the text is invalid."""
     try:
         found = None if text is None else json.loads(text)
     except ValueError:
@@ -74,7 +74,7 @@ def verbs_names(root: str = "/") -> list[str]:
 
 
 def verbs(root: str = "/") -> list[dict[str, Any]]:
-    """Return the RDMA devices of network cards, as observe has them."""
+    """Return the RDMA devices of network cards, in the form of observe."""
     found = []
     for name in verbs_names(root):
         port = Path(root, VERBS, name, "ports/1")
@@ -130,10 +130,10 @@ def _json(argv: list[str]) -> list[dict[str, Any]]:
 
 
 def lldp(text: str) -> dict[str, dict[str, str]]:
-    """Return ``{interface: {neighbor, neighbor_port}}`` from what ``lldpctl -f json`` prints.
+    """Return ``{interface: {neighbor, neighbor_port}}`` from the output of ``lldpctl -f json``.
 
-    It writes one interface as a mapping and several as a list of mappings; the switch is named by the key of its
-    chassis, or has only an id there.
+    A single interface is a mapping there, several are a list of mappings. The name of the switch is the key of its
+    chassis; a chassis without a name has an ID only.
     """
     try:
         listed = json.loads(text or "{}").get("lldp", {}).get("interface", [])
@@ -164,7 +164,7 @@ def _port(port: Any) -> str:
 
 
 def redirects(root: str = "/") -> list[str]:
-    """Return the PCI bridges whose access control sends traffic between devices through the processor."""
+    """Return the PCI bridges whose access control redirects traffic between devices to the processor."""
     found = []
     for path in sorted(Path(root, "sys/bus/pci/devices").glob("*")):
         if (read_text(path / "class") or "").startswith(BRIDGE):
@@ -178,7 +178,7 @@ def redirects(root: str = "/") -> list[str]:
 
 
 def _acs_control(config: bytes) -> int:
-    """Return the control register of access control in a configuration space; 0 where it has none."""
+    """Return the control register of access control in a configuration space; 0 without this capability."""
     place, seen = 0x100, set()
     while 0x100 <= place <= len(config) - 8 and place not in seen:
         seen.add(place)

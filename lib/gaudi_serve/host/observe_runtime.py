@@ -1,4 +1,4 @@
-"""The container engine of a host: packages, configuration, and what the running daemon says of itself."""
+"""The container engine of a host: packages, configuration, and the state of the running daemon."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ DAEMON_JSON = "/etc/docker/daemon.json"
 PROGRAM_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 PROXIES = "/etc/gaudi-serve/docker-proxy.env"
 PROXIES_DROPIN = "/etc/systemd/system/docker.service.d/gaudi-serve-proxy.conf"
-# Stands in the file of proxies: which version of it an engine was started with. No proxy is read, they may carry
-# credentials; and a proxy that a user has set elsewhere is none of ours.
+# Stands in the file of proxies and identifies the version with which an engine was started. The proxies are not read,
+# since they may contain credentials; a user's proxies elsewhere are not managed.
 PROXIES_MARKER = "GAUDI_SERVE_PROXIES"
-# The engine's, and those without which it does not start.
+# The engine's units, and those that it needs to start.
 UNITS = ("docker.service", "docker.socket", "containerd.service")
 PACKAGES = ("docker.io", "docker-ce", "containerd.io")
 NEEDED = ("containerd", "runc", "apparmor", "iptables", "ca-certificates", "docker-ce-cli", "docker-cli")
-# Options of the engine's command line that decide about the keys of role container_runtime.
+# Options of the engine's command line that affect the daemon.json keys of role container_runtime.
 OPTIONS = ("live-restore", "data-root", "add-runtime", "config-file")
 CDI_SINCE = 25
 UNIT = (
@@ -45,7 +45,7 @@ VARIABLE = re.compile(r"\$(\w+)|\$\{(\w+)\}")
 
 
 def observe() -> dict[str, Any]:
-    """Return everything that role container_runtime compares."""
+    """Return all values that role container_runtime compares."""
     info, reason = daemon_info()
     known, takes = engine_packages(), takes_cdi(str((info or {}).get("server_version") or ""))
     daemon = Path(DAEMON_JSON)
@@ -71,13 +71,13 @@ def observe() -> dict[str, Any]:
 
 
 def takes_cdi(server: str = "", root: str = "/") -> bool:
-    """Tell whether the engine takes names of devices by CDI: Docker since 25, with a feature that its stage turns on.
+    """Return whether the engine accepts device names of CDI: Docker since 25, with a feature that the stage enables.
 
-    Of a host that has none yet, it is the one that its system has.
+    Without an engine, the answer is for the one of the distribution.
 
     Args:
-        server: the version that the running engine says; empty asks its client.
-        root: of the host.
+        server: the version of the running engine; empty reads it from the client.
+        root: root of the host's file system.
     """
     version = re.search(r"version (\d+)", f"version {server}" if server else run(["docker", "--version"]).out)
     release = read_text(Path(root, "etc/os-release")) or ""
@@ -85,36 +85,32 @@ def takes_cdi(server: str = "", root: str = "/") -> bool:
 
 
 def keeps_cdi_files(installed: Mapping[str, str]) -> bool:
-    """Return whether the installed runtimes keep their CDI files up to date; a runtime to be installed does.
-
-    Args:
-        installed: versions by package.
-    """
+    """Return whether the installed runtimes keep their CDI files up to date; runtimes that will be installed do."""
     return all(one.keeps_cdi_file(installed[one.package]) for one in runtimes() if one.package in installed)
 
 
 def device_runtime(runtime: Runtime, daemon: str | None = None, root: str = "/") -> dict[str, Any]:
-    """Return the settings of a runtime for devices, which of its programs are there, and what keeps it from running.
+    """Return the settings of a runtime for devices, its existing programs, and why it does not run.
 
     Returns:
-        Of runtime habana ``habana_config`` (text, or None), ``habana_programs`` and ``habana_problem`` (None where it
-        runs, or is not there).
+        For runtime habana ``habana_config`` (text, or None), ``habana_programs`` and ``habana_problem`` (None if it
+        runs or is not installed).
 
     Args:
         runtime: a platform's.
-        daemon: text of daemon.json, where an owner may have its program elsewhere than its package.
-        root: of the host.
+        daemon: text of daemon.json, in which a user may set another path than the package's.
+        root: root of the host's file system.
     """
     settings = runtime.settings
     text = read_text(Path(root, settings.path.removeprefix("/"))) if settings else None
-    # The hook finds its program as shells do; the runtime its hook beside itself too.
+    # The hook finds its program in PATH as shells do. The runtime also looks for the hook in its own folder.
     folders = ":".join(str(Path(root, one.removeprefix("/"))) for one in PROGRAM_PATH.split(":"))
     programs = {name: bool(shutil.which(name, path=folders)) for name in runtime.programs}
     programs |= dict.fromkeys(settings.given(text or "") if settings else (), True)
     own, problem = _runtime_path(runtime, daemon), None
     path = own or str(Path(root, runtime.path.removeprefix("/")))
     if own or Path(path).exists():
-        # It reads its settings first, whatever it is asked for.
+        # It reads its settings first, whatever the arguments.
         told = run([path, "--version"])
         problem = (told.err.strip().splitlines() or ["no reason given"])[-1] if told.status else None
     found = {"config": text, "programs": programs, "problem": problem}
@@ -122,7 +118,7 @@ def device_runtime(runtime: Runtime, daemon: str | None = None, root: str = "/")
 
 
 def _runtime_path(runtime: Runtime, daemon: str | None) -> str:
-    """Return the program that a daemon.json names for a runtime, empty where it is the package's."""
+    """Return the path of a runtime in daemon.json; empty if it is the package's."""
     found: Any = _daemon(daemon).get("runtimes")
     entry = found.get(runtime.name) if isinstance(found, dict) else None
     path = entry.get("path") if isinstance(entry, dict) else None
@@ -152,11 +148,7 @@ def unit_states() -> dict[str, dict[str, list[str]]]:
 
 
 def engine_options(unit: dict[str, list[str]]) -> list[dict[str, str]]:
-    """Return ``{option, value, file}`` of each option of the engine's command line that concerns the role.
-
-    Args:
-        unit: docker.service, as unit_states returns it.
-    """
+    """Return ``{option, value, file}`` of each option of the engine's command line that affects the role."""
     variables: dict[str, str] = {}
     files = [*unit.get("FragmentPath", []), *_words(" ".join(unit.get("DropInPaths", [])))]
     for word in _words(" ".join(unit.get("Environment", []))):
@@ -197,12 +189,7 @@ def _words(text: str) -> list[str]:
 
 
 def swarm_state(info: dict[str, Any] | None, daemon: str | None) -> Any:
-    """Return the state of the engine in a swarm: its own word, or, where it does not run, what its folder tells.
-
-    Args:
-        info: as daemon_info returns it.
-        daemon: text of daemon.json, for the folder.
-    """
+    """Return the swarm state of the engine in its own words or, if it does not run, according to its folder."""
     if info is not None:
         return info["swarm"]
     folder = _daemon(daemon).get("data-root") or "/var/lib/docker"
@@ -210,13 +197,13 @@ def swarm_state(info: dict[str, Any] | None, daemon: str | None) -> Any:
 
 
 def running_proxies(pid: str, root: str = "/") -> str | None:
-    """Return the marker of the file of proxies that the running engine was started with."""
+    """Return the marker in the proxies file with which the running engine was started."""
     words = (read_text(Path(root, "proc", pid or "0", "environ")) or "").split("\0")
     return next((word.partition("=")[2] for word in words if word.startswith(f"{PROXIES_MARKER}=")), None)
 
 
 def engine_packages() -> dict[str, Any]:
-    """Return ``packages`` of interest that are wholly installed, with versions, and those ``interrupted``."""
+    """Return ``packages`` of interest that are completely installed, with versions, and those ``interrupted``."""
     known = packages(*PACKAGES, *(name for one in runtimes() for name in one.packages), *NEEDED)
     return {
         "packages": {package.name: package.version for package in known if package.state == "installed"},
@@ -225,7 +212,7 @@ def engine_packages() -> dict[str, Any]:
 
 
 def daemon_info() -> tuple[dict[str, Any] | None, str | None]:
-    """Return what the running daemon says of itself, or None and the reason."""
+    """Return the state of the running daemon according to docker info, or None and the reason."""
     result = run(["docker", "info", "--format", "{{json .}}"])
     try:
         info = json.loads(result.out)
@@ -248,6 +235,6 @@ def daemon_info() -> tuple[dict[str, Any] | None, str | None]:
         "runtimes": runtimes,
         **{name: info.get(key) for name, key in keys.items()},
         "swarm": (info.get("Swarm") or {}).get("LocalNodeState"),
-        # Docker since 25 says where it looks for CDI files, where the feature is on.
+        # Docker since 25 reports its folders for CDI files if the feature is on.
         "cdi": bool(info.get("CDISpecDirs")),
     }, None

@@ -1,4 +1,4 @@
-"""What this toolkit runs on a host: units, their files, their containers, their last smoke test."""
+"""The services of this toolkit on a host: units, their files, their containers, their last smoke test."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ SUPERVISOR = Path("/usr/local/lib/gaudi-serve/vllm-supervisor")
 ROOT = "/"
 LABEL = "gaudi-serve.model"
 CONTAINER_ID = re.compile(r"[0-9a-f]{64}")
-UNKNOWN = "unknown"  # a version of the supervisor that did not write down which it is
+UNKNOWN = "unknown"  # version of a supervisor that did not record its own
 LAUNCH = (
     *("group", "launch_profile", "image", "module_ids", "command", "mounts", "runtime", "cap_add", "ulimits"),
     "read_only",
@@ -36,11 +36,11 @@ PROPERTIES = "Id,LoadState,ActiveState,SubState,UnitFileState,StatusText,NRestar
 def observe(secrets: Mapping[str, str] | None = None) -> dict[str, Any]:
     """Return ``{units, without_unit, orphans: [container], supervisor_sha256, images: {name: id}}``.
 
-    ``units`` and ``without_unit`` are ``{model: state}``: the second of models of which only the container is left,
-    known by its label. Their containers are among the ``orphans`` too.
+    ``units`` and ``without_unit`` are ``{model: state}``: the second has models with only a container left, which its
+    label identifies. Their containers are among the ``orphans`` too.
 
     Args:
-        secrets: what filter vllm_secret_marks returned, to be compared with the secret files here.
+        secrets: the result of filter vllm_secret_marks, to be compared with the secret files of this host.
     """
     marks = secrets or {}
     names = [name for path in sorted(UNITS.glob("vllm-*.service")) if (name := managed_name(path))]
@@ -60,9 +60,9 @@ def observe(secrets: Mapping[str, str] | None = None) -> dict[str, Any]:
         "orphans": orphans,
         "supervisor_sha256": sha256_file(SUPERVISOR),
         "images": _images(),
-        # What served before a rollout that was cut off: rollout.py.
+        # The models before an interrupted rollout; see rollout.py.
         "kept": (STATE / "rollout/record.json").exists(),
-        # Runs, or would from the next boot on.
+        # The gateway runs, or will run after the next boot.
         "gateway": GATEWAY_RUNS.exists() or (UNITS / "multi-user.target.wants/gaudi-gateway.service").is_symlink(),
         "monitoring": (UNITS / "gaudi-metrics.timer").exists() or Path("/etc/gaudi-monitoring").is_dir(),
         "free": {str(path): _free(path) for path in (CONFIG, STATE)},
@@ -70,54 +70,54 @@ def observe(secrets: Mapping[str, str] | None = None) -> dict[str, Any]:
 
 
 def _free(path: Path) -> int:
-    """Return the bytes that root can write below a path, or where it will be made."""
+    """Return the bytes that root can write below a path, which may not exist yet."""
     there = next(folder for folder in (path, *path.parents) if folder.exists())
     found = os.statvfs(there)
     return found.f_bfree * found.f_frsize
 
 
 def unit_states(names: list[str]) -> dict[str, dict[str, Any]]:
-    """Return what systemd says of models' units, without files and containers; nothing of those that it lacks."""
+    """Return systemd's state of models' units, without files and containers; missing units are omitted."""
     shown = _show_units(names)
     return {name: _state(shown[name]) for name in names if shown.get(name, {}).get("LoadState") == "loaded"}
 
 
 def holding(units: Mapping[str, Any]) -> set[str]:
-    """Return the models whose containers run: those hold cards and a port before their units are active.
+    """Return the models whose containers run: these use cards and a port before their units are active.
 
-    Called after cards and ports were read. A server that came back meanwhile is asked for once more, lest it
-    be taken for a stranger on its own port.
+    Call it after reading cards and ports. Then servers that have restarted meanwhile are looked up again and not
+    treated as foreign programs on their own port.
     """
     found = {name for name, unit in units.items() if (unit["container"] or {}).get("running")}
     if all(unit["active"] or name in found for name, unit in units.items()):
         return found
     listed = run(["docker", "ps", "--filter", "label=gaudi-serve.model", "--format", "{{.Names}}"])
     if listed.status != 0:
-        # Without its engine, what a unit on its way has started may serve already.
+        # If the engine does not answer, activating units may already have a running server.
         return found | {name for name, unit in units.items() if unit["state"] not in ("inactive", "failed")}
     return found | {name for name in units if f"vllm-{name}" in listed.out.split()}
 
 
 def hccl_state() -> dict[str, Any]:
-    """Return what the last measurement of the links between the cards left, or an empty mapping."""
+    """Return the results of the last measurement of the links between the cards, or an empty mapping."""
     return _json(STATE / "hccl.json")
 
 
 def managed_name(path: Path) -> str | None:
-    """Return the model of a unit file that carries this toolkit's marker, else None."""
+    """Return the model of a unit file that has this toolkit's marker, else None."""
     text = read_text(path) or ""
     return path.name[len("vllm-") : -len(".service")] if MARKER in text else None
 
 
 def is_missing(name: str) -> bool:
-    """Tell whether a model's unit file is gone or empty; one with other content is a stranger's."""
+    """Return whether a model's unit file is missing or empty; one with other content is unmanaged."""
     path = UNITS / f"vllm-{name}.service"
     return not (read_text(path) or "").strip() and not path.is_dir()
 
 
 def _unit(name: str, shown: dict[str, str], container: dict[str, Any] | None) -> dict[str, Any]:
     launch = _json(CONFIG / f"{name}.json")
-    # A server that runs is what its container was started with: the launch file may be lost, or newer than it.
+    # A running server uses the launch of its container: the launch file may be missing or newer.
     runs = container if container and container["running"] else {}
     live = {key: runs[key] for key in ("digest", "command", "module_ids", "port") if runs.get(key)}
     told = {**(container or {}), **launch, **live}
@@ -133,7 +133,7 @@ def _unit(name: str, shown: dict[str, str], container: dict[str, Any] | None) ->
         "token_sha256": sha256_file(CONFIG / f"{name}.token"),
         "secret_mtime": secret.stat().st_mtime if secret.exists() else None,
         "digest": told.get("digest"),
-        # What a plan is compared with; secrets lie elsewhere.
+        # The values that a plan compares; secrets are stored elsewhere.
         "launch": {key: value for key, value in {**launch, **live}.items() if key in LAUNCH},
         "env": _environment(CONFIG / f"{name}.env"),
         "module_ids": told.get("module_ids") or [],
@@ -151,14 +151,14 @@ def _unit(name: str, shown: dict[str, str], container: dict[str, Any] | None) ->
 
 
 def _stopped(name: str) -> str:
-    """Return by what a model was stopped, and when; empty where nobody has written it down."""
+    """Return by which action a model was stopped, and when; empty if not recorded."""
     record = _json(STATE / name / "stopped.json")
     return f"stopped by {record['by']} at {record['at']}" if {"by", "at"} <= record.keys() else ""
 
 
 def _state(shown: dict[str, str]) -> dict[str, Any]:
     return {
-        # With a job in the queue, an active unit is about to be stopped or restarted.
+        # An active unit with a job in the queue is about to be stopped or restarted.
         "active": shown.get("ActiveState") == "active" and not int(shown.get("Job") or 0),
         "state": shown.get("ActiveState", "inactive"),
         "sub_state": shown.get("SubState", "dead"),
@@ -168,7 +168,7 @@ def _state(shown: dict[str, str]) -> dict[str, Any]:
 
 
 def _missing(name: str) -> list[str]:
-    """Return which files of a model that has a container are gone or empty."""
+    """Return the files of a model with a container that are missing or empty."""
     files = {
         "unit": UNITS / f"vllm-{name}.service",
         "environment": CONFIG / f"{name}.env",
@@ -180,7 +180,7 @@ def _missing(name: str) -> list[str]:
 
 
 def _supervisor(name: str, pid: int) -> str | None:
-    """Return the digest of the supervisor that runs, as it has written down itself; None where none runs."""
+    """Return the digest that the running supervisor has recorded for itself; None if none runs."""
     if not pid:
         return None
     record = _json(STATE / name / "supervisor.json")
@@ -188,7 +188,7 @@ def _supervisor(name: str, pid: int) -> str | None:
 
 
 def supervisors(names: Sequence[str]) -> dict[str, tuple[int, str | None]]:
-    """Return ``{model: (process, digest)}`` of the supervisors of these models; process 0 where none runs."""
+    """Return ``{model: (process, digest)}`` of the supervisors of these models; process 0 if none runs."""
     shown = _show_units(list(names))
     pids = {name: int(shown.get(name, {}).get("MainPID") or 0) for name in names}
     return {name: (pid, _supervisor(name, pid)) for name, pid in pids.items()}
@@ -239,14 +239,14 @@ def _containers() -> dict[str, dict[str, Any]]:
 
 
 def _stale(entry: dict[str, Any]) -> list[str]:
-    """Return the folders that a container reads and that another folder has replaced on the host since its start."""
+    """Return the folders of a container that have been replaced on the host since its start."""
     pid, found = entry["State"].get("Pid"), []
     for mount in (entry.get("Mounts") or []) if pid else []:
         try:
             inside, here = Path(f"/proc/{pid}/root{mount['Destination']}").stat(), Path(mount["Source"]).stat()
         except (OSError, KeyError):
             continue
-        # The device may differ for one and the same folder: where a network disk was mounted again.
+        # Compare inodes only: the device of the same folder changes when a network disk is mounted again.
         other = inside.st_ino != here.st_ino
         if other and stat.S_ISDIR(inside.st_mode) and not mount.get("RW"):
             found.append(str(mount["Source"]))
@@ -254,9 +254,9 @@ def _stale(entry: dict[str, Any]) -> list[str]:
 
 
 def _sockets() -> dict[str, list[str]] | None:
-    """Return ``{container id: [address:port]}`` of what listens on TCP, by the control group of each program.
+    """Return ``{container id: [address:port]}`` of listening TCP sockets, by the control group of each program.
 
-    None where it cannot be told.
+    None if it cannot be determined.
     """
     found: dict[str, list[str]] = {}
     listening = listeners()
@@ -270,7 +270,7 @@ def _sockets() -> dict[str, list[str]] | None:
 
 
 def _port(command: list[str]) -> int | None:
-    """Return the port that a server was told to listen on."""
+    """Return the port in a server's command."""
     for place, word in enumerate(command):
         name, sign, value = word.partition("=")
         if name == "--port":
@@ -280,9 +280,9 @@ def _port(command: list[str]) -> int | None:
 
 
 def _module_ids(label: str | None, environment: list[str]) -> list[int]:
-    """Return the cards that a container has, by its label; of one of a version before the label, by its variables.
+    """Return the cards of a container from its label; for older containers without the label, from its variables.
 
-    Those may name cards by their indices, which do not change before the next boot.
+    These may have indices of cards, which do not change before the next boot.
     """
     if label is not None:
         texts = label.split(",")

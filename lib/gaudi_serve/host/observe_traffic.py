@@ -1,4 +1,4 @@
-"""What a model's server has had to do since it started: vLLM's own numbers, and what its log says was compiled."""
+"""The load of a model's server since its start: vLLM's metrics, and the compilations in its log."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from typing import Any
 from .smoke import EVERYWHERE
 
 LARGEST = 16 * 2**20  # bytes of /metrics
-MOST_LINE = 4096  # characters of a line of the journal that are looked at
+MOST_LINE = 4096  # characters of a line of the journal to read at most
 MOST_SHAPES = 100_000
 SAMPLE = re.compile(r"([a-zA-Z_:][\w:]*)(?:\{(.*)\})?\s+(\S+)(?:\s+-?\d+)?\s*")
 LABEL = re.compile(r'(\w+)="((?:[^"\\]|\\.)*)"')
-# Of the plugin and of the fork: a graph that is run and was not warmed up, once for each worker.
+# From the plugin and the fork: a graph that runs without warm-up, logged once for each worker.
 COLD = re.compile(r"Configuration: \((.{1,200}?)\) was not warmed-up")
-# Of the plugin, before the graph is run: the shape gets a bucket of its own. No other line follows where the first is
-# not logged.
+# From the plugin, before it runs the graph: the shape gets a bucket of its own. If COLD's line is not logged, this is
+# the only one.
 ADDED = re.compile(r"(Prompt|Decode) bucket for \(.{1,200}?\) was not prepared\. Adding new bucket: \((.{1,200}?)\)")
-# Seconds between two tokens of an answer; vLLM has renamed them.
+# Seconds between two tokens of an answer; vLLM has renamed these metrics.
 BETWEEN_TOKENS = (
     *("vllm:inter_token_latency_seconds", "vllm:time_per_output_token_seconds"),
     "vllm:request_time_per_output_token_seconds",
@@ -33,32 +33,31 @@ Samples = dict[str, list[tuple[dict[str, str], float]]]
 
 
 class Unread(Exception):
-    """Why a server's numbers could not be read."""
+    """The error if a server's metrics cannot be read."""
 
 
 def observe(name: str, host: str, port: int, timeout: float = 10.0, journal_timeout: float = 60.0) -> dict[str, Any]:
-    """Return what a server has had since its start.
+    """Return the load of a server since its start.
 
     Args:
         name: the model.
-        host, port: where its server listens.
-        timeout: seconds for its numbers.
-        journal_timeout: seconds for its log.
+        host, port: address of its server.
+        timeout: time limit for its metrics, in seconds.
+        journal_timeout: time limit for its log, in seconds.
 
     Returns:
-        ``prompt_tokens``, ``generation_tokens``: ``{buckets: [[edge, count]], sum}``; ``requests`` that ended (all of
-        them without the one-token questions of the supervisor), and
-        ``uptime_s`` of it; ``running``, ``waiting``: requests now; ``mean_request_s``: of a request from its arrival to
-        its end, and ``mean_token_s`` between two tokens, 0 where nobody tells; ``num_blocks``: of the KV cache, 0 where
-        nobody tells; ``compiled``: shapes that
-        were compiled while serving, None where the log could not be read, which ``journal_problem`` says.
+        ``prompt_tokens``, ``generation_tokens``: ``{buckets: [[edge, count]], sum}``; ``requests`` that ended (without
+        the one-token probes of the supervisor), and ``uptime_s`` of the server; ``running``, ``waiting``: requests now;
+        ``mean_request_s``: from the arrival of a request to its end, and ``mean_token_s`` between two tokens, 0 if
+        unknown; ``num_blocks``: of the KV cache, 0 if unknown; ``compiled``: shapes compiled while serving, None if the
+        log cannot be read, for the reason in ``journal_problem``.
 
     Raises:
-        Unread: where it does not answer, or not as vLLM does.
+        Unread: if it does not answer, or not as vLLM does.
     """
     found = samples(metrics(host, port, timeout))
     started = [value for _, value in found.get("process_start_time_seconds", [])]
-    # With several processes behind one port, only the histogram tells when it began.
+    # With several processes behind one port, only the histogram has the start time.
     started = started or [value for _, value in found.get("vllm:request_prompt_tokens_created", [])]
     if not started:
         raise Unread("/metrics does not say since when it counts (process_start_time_seconds)")
@@ -77,10 +76,10 @@ def observe(name: str, host: str, port: int, timeout: float = 10.0, journal_time
 
 
 def metrics(host: str, port: int, timeout: float) -> str:
-    """Return the text of a server's /metrics, which takes no key.
+    """Return the text of a server's /metrics, which requires no key.
 
     Raises:
-        Unread: for another status than 200, no connection, and an answer that takes too long or is too large.
+        Unread: for a status other than 200, no connection, or an answer that takes too long or is too large.
     """
     deadline = time.monotonic() + timeout
     connection = http.client.HTTPConnection(EVERYWHERE.get(host, host), port, timeout=timeout)
@@ -126,10 +125,10 @@ def _number(text: str) -> float:
 
 
 def histogram(found: Samples, name: str) -> dict[str, Any]:
-    """Return ``{buckets: [[edge, count]], sum}`` of a histogram, those of several engines together.
+    """Return ``{buckets: [[edge, count]], sum}`` of a histogram, summed over several engines.
 
     Raises:
-        Unread: where it is not there.
+        Unread: if it is missing.
     """
     counts: dict[str, float] = defaultdict(float)
     for labels, value in found.get(f"{name}_bucket", []):
@@ -141,7 +140,7 @@ def histogram(found: Samples, name: str) -> dict[str, Any]:
 
 
 def of_clients(found: Samples) -> dict[str, Any]:
-    """Return the requests that clients sent: lengths of their prompts and answers, and how many ended."""
+    """Return the requests of clients: lengths of their prompts and answers, and the number of ended requests."""
     prompt = histogram(found, "vllm:request_prompt_tokens")
     probes = next((count for edge, count in prompt["buckets"] if float(edge) == 1), 0.0)
     requests = _sum(found, "vllm:request_success_total") or _sum(found, "vllm:request_prompt_tokens_count")
@@ -153,7 +152,7 @@ def of_clients(found: Samples) -> dict[str, Any]:
 
 
 def _without(found: dict[str, Any], probes: float) -> dict[str, Any]:
-    """Return a histogram without so many requests of one token: those are the supervisor's own, and of no client."""
+    """Return a histogram without a number of one-token requests, which are the supervisor's probes."""
     buckets = [[edge, max(0.0, count - probes) if float(edge) >= 1 else count] for edge, count in found["buckets"]]
     return {"buckets": buckets, "sum": max(0.0, found["sum"] - probes)}
 
@@ -168,13 +167,13 @@ def _mean(found: Samples, name: str) -> float:
 
 
 def _blocks(found: Samples) -> int:
-    """Return the KV-cache blocks of an engine, the fewest where there are several."""
+    """Return the number of KV-cache blocks of an engine, the smallest for several engines."""
     told = [labels.get("num_gpu_blocks", "") for labels, _ in found.get("vllm:cache_config_info", [])]
     return min((int(text) for text in told if text.isdigit()), default=0)
 
 
 def journal_count(name: str, since: float, timeout: float) -> tuple[int | None, str]:
-    """Return how many shapes a server has compiled while serving, by its log since some time; or why nobody knows."""
+    """Return the number of shapes compiled while serving since some time, from the log; or why it is unknown."""
     argv = [
         "journalctl",
         "-u",
@@ -203,7 +202,7 @@ def journal_count(name: str, since: float, timeout: float) -> tuple[int | None, 
 
 
 def compiled_shapes(lines: Iterable[str]) -> int:
-    """Return how many different shapes the lines of a log say were compiled while serving."""
+    """Return the number of different shapes that were compiled while serving according to log lines."""
     cold: set[tuple[str, ...]] = set()
     added: set[tuple[str, ...]] = set()
     for line in lines:

@@ -1,4 +1,4 @@
-"""Kernel arguments, GRUB, CPU governor and sysctl values of a host, as they are."""
+"""The live kernel arguments, GRUB settings, CPU governor and sysctl values of a host."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ SETTING = re.compile(r"^\s*-?\s*([\w./]+)\s*=\s*(.*?)\s*$")
 
 
 def observe(root: str = "/") -> dict[str, Any]:
-    """Return everything that role host_tuning compares; ``root`` is another tree in tests."""
+    """Return all values that role host_tuning compares; ``root`` is another tree in tests."""
     memory = dict(re.findall(r"^(\w+):\s+(\d+)", read_text(Path(root, "proc/meminfo")) or "", re.MULTILINE))
     return {
         "cmdline": (read_text(Path(root, "proc/cmdline")) or "").split(),
@@ -34,7 +34,7 @@ def observe(root: str = "/") -> dict[str, Any]:
 
 
 def grub(root: str = "/") -> dict[str, Any]:
-    """Return GRUB's written menu and the toolkit's drop-in."""
+    """Return GRUB's generated menu and the toolkit's drop-in."""
     config, dropin = Path(root, "boot/grub/grub.cfg"), Path(root, DROPIN)
     text = read_text(config)
     return {
@@ -49,9 +49,9 @@ def grub(root: str = "/") -> dict[str, Any]:
 
 
 def grub_settings(root: str = "/") -> list[dict[str, Any]]:
-    """Return every line of the owner that sets kernel arguments for GRUB, in the order in which GRUB reads them.
+    """Return every line of the user that sets kernel arguments for GRUB, in the order in which GRUB reads them.
 
-    ``late`` tells whether a line is read after the toolkit's own drop-in.
+    ``late`` is whether a line is read after the toolkit's own drop-in.
     """
     own = Path(root, DROPIN)
     found = []
@@ -65,7 +65,7 @@ def grub_settings(root: str = "/") -> list[dict[str, Any]]:
 
 
 def kernel_arguments(text: str) -> list[list[str]]:
-    """Return the kernel arguments of every menu entry of a grub.cfg that is not for recovery."""
+    """Return the kernel arguments of every menu entry of a grub.cfg, except recovery entries."""
     entries = []
     for line in text.splitlines():
         words = line.split()
@@ -75,7 +75,7 @@ def kernel_arguments(text: str) -> list[list[str]]:
 
 
 def governor(root: str = "/") -> dict[str, Any]:
-    """Return the governor of every CPU that has cpufreq, those its driver offers, and whether cpupower works."""
+    """Return the governor of every CPU with cpufreq, those that its driver offers, and whether cpupower works."""
     files = sorted(Path(root, "sys/devices/system/cpu").glob("cpu[0-9]*/cpufreq/scaling_governor"))
     values = {path.parents[1].name: (read_text(path) or "").strip() for path in files}
     offers = {word for path in files for word in (read_text(path.with_name(OFFERED)) or "").split()}
@@ -83,10 +83,10 @@ def governor(root: str = "/") -> dict[str, Any]:
 
 
 def has_cpupower(root: str = "/", release: str | None = None) -> bool:
-    """Tell whether there is a cpupower for the running kernel.
+    """Return whether there is a working cpupower for the running kernel.
 
-    Ubuntu's is a script that looks for the program of exactly this kernel: after a kernel upgrade it is still
-    there, and fails.
+    Ubuntu's cpupower is a script that runs the program for the current kernel: after a kernel upgrade the script still
+    exists but fails.
     """
     if Path(root, "usr/lib/linux-tools", release or os.uname().release, "cpupower").exists():
         return True
@@ -100,13 +100,13 @@ def has_cpupower(root: str = "/", release: str | None = None) -> bool:
 
 
 def sysctl_value(key: str, root: str = "/") -> str | None:
-    """Return a live value, or None where this kernel does not have the key."""
+    """Return a live value, or None if this kernel does not have the key."""
     text = read_text(Path(root, "proc/sys", key.replace(".", "/")))
     return text.strip() if text is not None else None
 
 
 def sysctl_others(root: str = "/") -> list[dict[str, Any]]:
-    """Return every line under /etc, but for the toolkit's own file, that sets one of its keys."""
+    """Return every line under /etc, except in the toolkit's own file, that sets one of its keys."""
     files = [Path(root, "etc/sysctl.conf"), *sorted(Path(root, "etc/sysctl.d").glob("*.conf"))]
     found = []
     seen = {Path(root, SYSCTL).resolve()}

@@ -1,4 +1,4 @@
-"""The folders of weights of a host, their records, and what fetching them needs there."""
+"""The folders of weights of a host, their records, and the requirements for fetching them."""
 
 from __future__ import annotations
 
@@ -18,12 +18,7 @@ INDEX = "model.safetensors.index.json"
 
 
 def observe(folders: list[str], venv: str) -> dict[str, Any]:
-    """Return ``folders`` by path, the ``tools`` that are there, and the host's ``address``.
-
-    Args:
-        folders: absolute paths.
-        venv: folder of the clients' virtual environment.
-    """
+    """Return ``folders`` by path, the installed ``tools``, and the host's ``address``."""
     found = {path: folder(Path(path)) for path in folders}
     return {"folders": found, "tools": tools(venv), "address": network()["ip"]}
 
@@ -32,8 +27,8 @@ def folder(path: Path) -> dict[str, Any]:
     """Return one folder's state without reading any weights.
 
     Returns:
-        Among others ``free_bytes`` of its file system, ``leftovers`` of the toolkit's beside it, and ``in_the_way``: a
-        path of a user's where its files would be brought, or None.
+        Among others ``free_bytes`` of its file system, ``leftovers`` of the toolkit next to it, and ``in_the_way``: a
+        path of a user that conflicts with the partial folder, or None.
     """
     state: dict[str, Any] = {"exists": path.is_dir() and any(path.iterdir()), "free_bytes": free_bytes(path)}
     state["leftovers"] = [str(one) for one in leftovers(path)]
@@ -50,7 +45,7 @@ def folder(path: Path) -> dict[str, Any]:
 
 
 def free_bytes(path: Path) -> int:
-    """Return what an ordinary program can still write where the folder is, or will be."""
+    """Return the bytes that an ordinary program can write in the folder, which may not exist yet."""
     while not path.exists():
         path = path.parent
     found = os.statvfs(path)
@@ -58,14 +53,14 @@ def free_bytes(path: Path) -> int:
 
 
 def shards(path: Path) -> set[str]:
-    """Return the files that an index of shards names."""
+    """Return the files that an index of shards lists."""
     weight_map = (_object(path / INDEX) or {}).get("weight_map")
     return {str(name) for name in weight_map.values()} if isinstance(weight_map, dict) else set()
 
 
 def tools(venv: str) -> dict[str, Any]:
-    """Return whether git, git-lfs and Python's venv are there, and which clients are installed."""
-    # Debian's python3 has the module venv without what it needs.
+    """Return whether git, git-lfs and Python's venv are installed, and which clients are."""
+    # Debian's python3 has the module venv, but without ensurepip, which it needs.
     seed = f"/usr/lib/python{sys.version_info.major}.{sys.version_info.minor}/ensurepip/__init__.py"
     return {
         "git": shutil.which("git") is not None,

@@ -1,7 +1,8 @@
 #!/usr/bin/python3
-"""The ports of Gaudi cards that lead to other hosts: finds them, and sets them up.
+"""The ports of Gaudi cards that lead to other hosts: finds them and sets them up.
 
-The driver leaves the ports down after a boot. Unit gaudi-ports runs this very file on the host, so it stands alone.
+The driver leaves the ports down after a boot. Unit gaudi-ports runs this file on the host, so it imports nothing of the
+toolkit.
 """
 
 from __future__ import annotations
@@ -15,9 +16,9 @@ from pathlib import Path
 from typing import Any
 
 SETTINGS = "/etc/gaudi-serve/ports.json"
-# The driver's interfaces; udev gives them whatever names.
+# The driver's interfaces; udev may rename them.
 INTERFACES = "sys/bus/pci/drivers/habanalabs*/*:*/net/*"
-# The driver shows the cards one after the other.
+# The cards appear one after the other.
 STEADY_S, WAIT_S = 3, 120
 
 
@@ -44,11 +45,11 @@ def _text(path: Path) -> str:
 
 
 def commands(settings: Mapping[str, Any], here: Mapping[tuple[int, int], str]) -> list[list[str]]:
-    """Return the commands that bring ports up.
+    """Return the commands that set ports up.
 
     Args:
         settings: ``mtu`` in bytes (0 leaves it), ``addresses``: ``{"<module_id>/<port>": "<address>/<prefix>"}``, and
-            ``former``: by port, addresses of earlier settings, which go.
+            ``former``: addresses of earlier settings to remove, by port.
         here: as interfaces returns them.
     """
     found = _deletions(settings.get("former", {}), here)
@@ -61,7 +62,7 @@ def commands(settings: Mapping[str, Any], here: Mapping[tuple[int, int], str]) -
 
 
 def removals(settings: Mapping[str, Any], here: Mapping[tuple[int, int], str]) -> list[list[str]]:
-    """Return the commands that take the addresses of settings away again; the ports stay up."""
+    """Return the commands that remove the addresses of settings; the ports stay up."""
     known = {name: [address] for name, address in settings.get("addresses", {}).items()}
     return _deletions(known, here) + _deletions(settings.get("former", {}), here)
 
@@ -75,7 +76,7 @@ def _deletions(addresses: Mapping[str, list[str]], here: Mapping[tuple[int, int]
 
 
 def settled(settings: Mapping[str, Any], root: str = "/", wait_s: float = WAIT_S) -> dict[tuple[int, int], str]:
-    """Return the ports when those of settings are there and no further ones come, or after ``wait_s`` seconds."""
+    """Return the ports as soon as all in the settings exist and no more appear, or after ``wait_s`` seconds."""
     end, steady = time.monotonic() + wait_s, time.monotonic()
     found = interfaces(root)
     wanted = {tuple(map(int, name.split("/"))) for name in settings.get("addresses", {})}
@@ -90,14 +91,14 @@ def settled(settings: Mapping[str, Any], root: str = "/", wait_s: float = WAIT_S
 
 
 def main(argv: list[str]) -> int:
-    """Bring the ports up, or take their addresses away (``down``); return 1 where a command failed."""
+    """Set the ports up, or remove their addresses (``down``); return 1 if a command failed."""
     settings = json.loads(Path(SETTINGS).read_text(encoding="utf-8"))
     down = argv[1:] == ["down"]
     here = interfaces() if down else settled(settings)
     failed = 0
     for command in removals(settings, here) if down else commands(settings, here):
         done = subprocess.run(command, capture_output=True, text=True, check=False)
-        # An address that is to go may be gone.
+        # An address to remove may be missing already.
         if done.returncode and "delete" not in command:
             print(f"{' '.join(command)}: {done.stderr.strip()}", file=sys.stderr)
             failed = 1

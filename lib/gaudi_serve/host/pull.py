@@ -1,6 +1,6 @@
-"""Pulls an image with a registry's login, which goes to the engine alone: no file and no process list has it.
+"""Pulls an image with a registry's login that only the engine gets: it is in no file and no process list.
 
-The engine's own interface takes the login in a header of the one request; ``docker login`` would leave it on the disk.
+The engine's API takes the login in a header of the one request; ``docker login`` would leave it on the disk.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from urllib.parse import urlencode
 from ..core.errors import InputError, one_line
 
 ENGINE, HUB = "/var/run/docker.sock", "docker.io"
-# Without a word from the engine for so long, it does not come any more: while layers come and unfold it tells of each.
+# Time limit without output of the engine: while it downloads and extracts layers, it reports progress for each.
 QUIET_S = 600.0
-MOST = 500  # signs of what it said
+MOST = 500  # characters of its message
 NO_DIGESTS = (
     "cannot come from a mirror by its digest, since an engine gives such a name only to what it pulls from its own "
     "registry; name it by its tag, which the bundle pins to a digest"
@@ -38,15 +38,15 @@ class _Engine(http.client.HTTPConnection):
 
 
 def pull(name: str, login: Mapping[str, str], path: str = ENGINE) -> None:
-    """Let the engine pull an image.
+    """Pull an image with the engine.
 
     Args:
         name: of the image, with a tag or a digest.
-        login: ``username`` and ``password`` of its registry; empty for one that asks for none.
+        login: ``username`` and ``password`` of its registry; empty if it requires none.
         path: the engine's socket.
 
     Raises:
-        InputError: with what the engine said, of which the password is not part.
+        InputError: with the engine's message, which does not contain the password.
     """
     repository, tag = split_name(name)
     query = urlencode({"fromImage": repository, "tag": tag})
@@ -71,16 +71,16 @@ def pull(name: str, login: Mapping[str, str], path: str = ENGINE) -> None:
 
 
 def pull_mirrored(name: str, mirror: str, path: str = ENGINE) -> None:
-    """Let the engine pull an image from a registry that has all images, and give it its own name.
+    """Pull an image from a registry that mirrors all images, and give it its own name.
 
     Args:
         name: of the image, with a tag.
-        mirror: the registry, which has the image under its name with that of its registry.
+        mirror: the registry, which has the image under a name that begins with its original registry.
         path: the engine's socket.
 
     Raises:
-        InputError: for a name with a digest, which an engine gives to nothing but what it has pulled under it; else as
-            of pull.
+        InputError: for a name with a digest, which an engine assigns only to images that it has pulled by it; else as
+            for pull.
     """
     if "@" in name:
         raise InputError(f"image {name}: {NO_DIGESTS}")
@@ -91,12 +91,12 @@ def pull_mirrored(name: str, mirror: str, path: str = ENGINE) -> None:
     text = _told(path, "POST", f"/images/{called}/tag?{urlencode({'repo': repository, 'tag': tag})}")
     if text:
         raise InputError(f"image {name}: the engine does not give it its name: {one_line(text)[:MOST]}")
-    # A name of the mirror would keep the image when nobody needs it.
+    # A name with the mirror would keep the image when it is no longer used.
     _told(path, "DELETE", f"/images/{called}")
 
 
 def _told(path: str, method: str, address: str) -> str:
-    """Ask the engine for something small; return why it does not do it, empty where it does."""
+    """Send a short request to the engine; return its error, empty on success."""
     engine = _Engine(path)
     try:
         engine.request(method, address)
@@ -110,7 +110,7 @@ def _told(path: str, method: str, address: str) -> str:
 
 
 def split_name(name: str) -> tuple[str, str]:
-    """Return the repository of an image, and its digest, its tag, or ``latest``: without one, all tags would come."""
+    """Return the repository of an image, and its digest, its tag, or ``latest``: without one, all tags are pulled."""
     rest, _, digest = name.partition("@")
     place, slash, last = rest.rpartition("/")
     own, _, tag = last.partition(":")
@@ -118,10 +118,10 @@ def split_name(name: str) -> tuple[str, str]:
 
 
 def _lines(answer: http.client.HTTPResponse) -> Iterator[bytes]:
-    """Yield the lines of an answer as they come; its own readline takes one that breaks off for one that has ended.
+    """Yield the lines of an answer as they arrive; http.client's readline treats a broken connection as the end.
 
     Raises:
-        http.client.IncompleteRead: where it breaks off.
+        http.client.IncompleteRead: if the connection breaks.
     """
     rest = b""
     while part := answer.read1(2**16):
@@ -131,7 +131,7 @@ def _lines(answer: http.client.HTTPResponse) -> Iterator[bytes]:
 
 
 def _problem(lines: Iterable[bytes]) -> str:
-    """Return why a pull failed, of which the engine tells amid its progress; empty where it did not."""
+    """Return why a pull failed, which the engine reports in its progress; empty on success."""
     for line in lines:
         try:
             told = json.loads(line)
@@ -150,10 +150,10 @@ def _message(body: bytes) -> str:
 
 
 def full_name(name: str) -> str:
-    """Return an image's name with its registry, and with the folder that the default registry has for its own.
+    """Return an image's name with its registry, and with the default registry's folder for official images.
 
     Args:
-        name: as a user gives it, such as ``debian:12``; of that ``docker.io/library/debian:12``.
+        name: as a user writes it; for ``debian:12`` the result is ``docker.io/library/debian:12``.
     """
     first, slash, rest = name.partition("/")
     if slash and (set(first) & set(".:[") or first == "localhost"):
@@ -162,11 +162,12 @@ def full_name(name: str) -> str:
 
 
 def mirrored_name(name: str) -> str:
-    """Return how a mirror's registry calls an image: there a registry's name is a folder, which has neither a port's
-    colon nor capital letters.
+    """Return the name of an image in a mirror's registry.
+
+    There a registry's name is a folder, which cannot have a port's colon or capital letters.
 
     Args:
-        name: with its registry, such as ``registry.example:5000/vllm:1``; of that ``registry.example__5000/vllm:1``.
+        name: with its registry; for ``registry.example:5000/vllm:1`` the result is ``registry.example__5000/vllm:1``.
     """
     registry, _, rest = name.partition("/")
     return f"{registry.lower().replace(':', '__')}/{rest}"

@@ -1,7 +1,7 @@
-"""Acceptance tests on a host: how they run, what is kept of each card, and how a run compares with the one before.
+"""Acceptance tests on a host: how they run, the saved results of each card, and the comparison with the last run.
 
-Results are kept by the serial number and the firmware of a card, so that a card that was exchanged, or has got another
-firmware, has none. ``unlocked`` is a mark beside them: while it is there, the driver is loaded for tests alone.
+Results are saved by the serial number and the firmware of a card, so that a replaced card or new firmware has none.
+``unlocked`` is a mark next to them: while it exists, the driver is loaded in the mode that only tests need.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ from ..platforms.acceptance import FAILED, NO_RESULT, PASSED, Acceptance, Accept
 FOLDER = Path("/var/lib/gaudi-serve/qualification")
 RESULTS, MARK, LOGS = "results.json", "driver-unlocked", "logs"
 KNOWN, INTERRUPTED = "known failure", "interrupted"
-KEPT_RUNS = 20  # of which the logs stay
-PORTS_S = 120  # within which the ports come up after the driver was loaded
+KEPT_RUNS = 20  # runs whose logs are kept
+PORTS_S = 120  # limit in which the ports come up after the driver was loaded
 Card = Mapping[str, Any]
 Result = dict[str, Any]
 
@@ -37,8 +37,8 @@ Result = dict[str, Any]
 def observe(acceptance: Acceptance | None, folder: Path = FOLDER, root: str = "/") -> dict[str, Any]:
     """Return ``gaudi_qualification``.
 
-    ``cards`` and ``last``: the results; ``unlocked``: a run that was cut off has left the driver loaded for tests;
-    ``programs``: the vendor's tools that are there, by the names of cards that may be here.
+    ``cards`` and ``last``: the results; ``unlocked``: an interrupted run has left the driver loaded for tests;
+    ``programs``: the installed tools of the vendor, by the names of cards that may be here.
     """
     names = ("HL-225", "HL-325", "")
     paths = {acceptance.program(name) for name in names} - {""} if acceptance else set()
@@ -50,7 +50,7 @@ def observe(acceptance: Acceptance | None, folder: Path = FOLDER, root: str = "/
 
 
 def results(folder: Path = FOLDER) -> dict[str, Any]:
-    """Return what is kept; a file that cannot be read is one without results."""
+    """Return the saved results; a file that cannot be read counts as empty."""
     try:
         found = json.loads(read_text(folder / RESULTS) or "{}")
     except ValueError:
@@ -60,12 +60,12 @@ def results(folder: Path = FOLDER) -> dict[str, Any]:
 
 
 def serial_of(card: Card) -> str:
-    """Return by what a card's results are kept: its serial number, or where nobody can read that, its place."""
+    """Return the key of a card's results: its serial number or, if it cannot be read, its bus address."""
     return str(card.get("serial") or f"at-{card.get('bus_id') or card['module_id']}")
 
 
 def firmware_of(card: Card) -> str:
-    """Return the version of a card's firmware, under which its results are kept."""
+    """Return the version of a card's firmware, for which its results are valid."""
     return str(card.get("firmware") or "unknown")
 
 
@@ -73,7 +73,7 @@ def not_passed(kept: Mapping[str, Any], cards: Sequence[Card], suite: str, tests
     """Return the cards that have not passed all tests of a suite with their firmware.
 
     Args:
-        kept: ``cards`` of the results.
+        kept: ``cards`` of the saved results.
         cards: of the host.
         suite: its name.
         tests: the names of its tests.
@@ -92,20 +92,20 @@ def _of_card(kept: Mapping[str, Any], card: Card) -> Mapping[str, Any]:
 
 
 def qualify(acceptance: Acceptance, given: Mapping[str, Any], folder: Path = FOLDER, root: str = "/") -> dict[str, Any]:
-    """Run tests one after the other, keep what each has found, and return all of it.
+    """Run tests one after the other, save the result of each, and return all of them.
 
     Args:
         acceptance: of the cards' platform.
-        given: ``suite``, ``tests`` (names in their order), ``device`` (name of the cards), ``release`` (of the
-            driver), ``cards`` (those to test: module_id, bus_id, serial, firmware), ``all`` (they are all of the host).
-        folder: where results and logs are kept.
-        root: below which the driver's modules are.
+        given: ``suite``, ``tests`` (names in their order), ``device`` (name of the cards), ``release`` (of the driver),
+            ``cards`` (those to test: module_id, bus_id, serial, firmware), ``all`` (whether they are all of the host).
+        folder: where results and logs are stored.
+        root: folder above the driver's modules.
 
     Returns:
         ``tests``: one result each; ``verdict`` of the suite; ``lines``: both as text.
 
     Raises:
-        InputError: where the driver cannot be loaded as a test needs it, or as it was.
+        InputError: if the driver cannot be loaded as a test needs it, or as before.
     """
     known = {test.name: test for test in acceptance.tests(given["suite"], given["device"])}
     tests = sorted((known[name] for name in given["tests"]), key=lambda test: test.unlocked)
@@ -161,14 +161,14 @@ def _tested(
 
 
 def _of_one(place: int, verdict: str, report: Report) -> str:
-    """Return the verdict of one card: of a report that names those that failed, the others have passed."""
+    """Return the verdict of one card: if a report lists the failed cards, the others have passed."""
     return PASSED if report.failed and place not in report.failed else verdict
 
 
 def _run(acceptance: Acceptance, test: AcceptanceTest, given: Mapping[str, Any], log: Path) -> tuple[int | None, str]:
-    """Return exit status and output of a test, which its log has too; no status where it did not end in time."""
+    """Return exit status and output of a test, which also go to its log; the status is None after a timeout."""
     command = acceptance.command(test, given["device"], None if given["all"] else given["cards"])
-    # The kernel ends the tool where the run that started it is killed: it would go on holding the cards.
+    # The kernel kills the tool with the run that started it; otherwise it would continue to use the cards.
     argv = ["setpriv", "--pdeathsig", "KILL", *command]
     with log.open("wb") as handle:
         os.fchmod(handle.fileno(), 0o640)
@@ -185,7 +185,7 @@ def _run(acceptance: Acceptance, test: AcceptanceTest, given: Mapping[str, Any],
         except subprocess.TimeoutExpired:
             status = None
         finally:
-            # Also what the tool has left behind: it would hold the cards.
+            # This also ends processes that the tool has left, which would continue to use the cards.
             _end(process)
     return status, read_text(log) or ""
 
@@ -197,7 +197,7 @@ def _end(process: subprocess.Popen[bytes]) -> None:
 
 
 def _before(kept: Mapping[str, Any], cards: Sequence[Card], suite: str, test: str) -> str:
-    """Return what the same test found the last time it ran on these cards: a verdict, its day, and other firmware."""
+    """Return the last result of the same test on these cards: a verdict, its day, and the firmware if it differs."""
     found = []
     for card in cards:
         by_firmware = _of_card(kept, card)
@@ -223,14 +223,14 @@ def day(seconds: float) -> str:
 def kept(
     before: Mapping[str, Any], given: Mapping[str, Any], done: Sequence[Result], begun: datetime, planned: int
 ) -> dict[str, Any]:
-    """Return what is to be kept after some tests of a suite: of each card, and of the run.
+    """Return the results to save after some tests of a suite: those of each card, and those of the run.
 
     Args:
         before: the results before the run.
-        given: what qualify is given.
+        given: the argument of qualify.
         done: the results of the tests so far.
-        begun: when the run has begun.
-        planned: how many tests it has.
+        begun: start of the run.
+        planned: number of its tests.
     """
     cards = json.loads(json.dumps(before["cards"]))
     for card in given["cards"]:
@@ -253,13 +253,13 @@ def kept(
 
 
 def suite_verdict(done: Sequence[Result]) -> str:
-    """Return the verdict of a suite: known failures of healthy cards do not fail it, and no result is not a pass."""
+    """Return the verdict of a suite: known failures of healthy cards do not fail it; it cannot pass without results."""
     verdicts = {test["verdict"] for test in done}
     return FAILED if FAILED in verdicts else NO_RESULT if NO_RESULT in verdicts or not done else PASSED
 
 
 def report_lines(tool: str, given: Mapping[str, Any], done: Sequence[Result], verdict: str) -> list[str]:
-    """Return a run as text: a table, a sentence for each test that is not a pass, and the verdict."""
+    """Return a run as text: a table, a sentence for each test that has not passed, and the verdict."""
     rows = [["TEST", "VERDICT", "CARDS", "MINUTES", "BEFORE"]]
     numbers = {serial_of(card): card["module_id"] for card in given["cards"]}
     lines = []
@@ -274,26 +274,26 @@ def report_lines(tool: str, given: Mapping[str, Any], done: Sequence[Result], ve
 
 
 def unlock(acceptance: Acceptance, device: str, folder: Path, root: str = "/") -> list[str]:
-    """Load the driver as some tests need it; what lies in the folder says so until it is loaded as it was.
+    """Load the driver as some tests need it; a mark in the folder records this until it is loaded as before.
 
     Returns:
-        A sentence where ports stay down.
+        A sentence if ports stay down.
     """
     wanted = acceptance.unlocked
     if wanted is None or (folder / MARK).exists():
         return []
     loaded = [name for name in wanted.modules if Path(root, "sys/module", name).is_dir()]
-    # Before the first change: a run that is cut off is repaired by the next one.
+    # Before the first change: the next run repairs an interrupted one.
     write_json(folder / MARK, {"modules": loaded})
     _reload(wanted, loaded, root, wanted.parameter)
     return _ports(acceptance, wanted, device)
 
 
 def lock_again(acceptance: Acceptance, device: str, folder: Path = FOLDER, root: str = "/") -> list[str]:
-    """Load the driver without the parameter, bring the ports up, and take the mark away.
+    """Load the driver without the parameter, set the ports up, and remove the mark.
 
     Returns:
-        A sentence where ports stay down.
+        A sentence if ports stay down.
     """
     wanted = acceptance.unlocked
     if wanted is None or not (folder / MARK).exists():
@@ -309,10 +309,10 @@ def lock_again(acceptance: Acceptance, device: str, folder: Path = FOLDER, root:
 
 
 def _reload(wanted: Unlocked, modules: Sequence[str], root: str, parameter: str = "") -> None:
-    """Unload modules in the opposite order of loading, and load them; the last one with a parameter.
+    """Unload modules in the reverse order of loading, and load them; the last one with a parameter.
 
     Raises:
-        InputError: where one cannot be unloaded or loaded.
+        InputError: if one cannot be unloaded or loaded.
     """
     for name in modules[::-1]:
         if Path(root, "sys/module", name).is_dir():
@@ -322,7 +322,7 @@ def _reload(wanted: Unlocked, modules: Sequence[str], root: str, parameter: str 
 
 
 def bring_ports_up(acceptance: Acceptance, device: str) -> list[str]:
-    """Bring the ports between the cards up where some are down; return a sentence where they stay down."""
+    """Set the ports between the cards up if some are down; return a sentence if they stay down."""
     wanted = acceptance.unlocked
     program = _ports_program(acceptance, wanted, device) if wanted else ""
     if wanted is None or not os.access(program, os.X_OK) or not _down(program):
@@ -340,13 +340,13 @@ def _down(program: str) -> bool:
 
 
 def _ports(acceptance: Acceptance, wanted: Unlocked, device: str) -> list[str]:
-    """Bring the ports between the cards down and up, and wait until none is down.
+    """Set the ports between the cards down and up, and wait until none is down.
 
     Returns:
-        A sentence where some stay down, as ports without a cable may; tests of ports fail then by themselves.
+        A sentence if some stay down, as ports without a cable may; then the tests of ports fail.
 
     Raises:
-        InputError: where the program is missing or fails.
+        InputError: if the program is missing or fails.
     """
     program = _ports_program(acceptance, wanted, device)
     for option in ("--down", "--up"):

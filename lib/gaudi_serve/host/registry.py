@@ -1,8 +1,8 @@
-"""A registry of images on one host of a fleet, for as long as other hosts take images from it.
+"""A registry of images on one host of a fleet, which runs while other hosts pull images from it.
 
-It is Debian's docker-registry as a unit of systemd that ends by itself. Its layers stay on the disk, so that the next
-image brings only what has changed; its certificates are made for one run, and it answers nobody who has not the run's
-own. Standard library only.
+It is Debian's docker-registry as a systemd unit that ends by itself. Its layers stay on the disk, so that the next
+image adds only changed layers. Its certificates are made for one run, and it accepts only clients with that run's
+certificate. Standard library only.
 """
 
 from __future__ import annotations
@@ -32,19 +32,20 @@ from .observe_host import network
 
 STORE = Path("/var/lib/gaudi-serve/registry")
 RUNTIME = Path("/run/gaudi-serve")
-# Where engines look for the certificates of a registry.
+# The engine's folder of registry certificates.
 TRUSTED = Path("/etc/docker/certs.d")
 UNIT, USER, REPOSITORY = "gaudi-serve-registry", "docker-registry", "images"
 TAGS = STORE / "docker/registry/v2/repositories" / REPOSITORY / "_manifests/tags"
 ADDRESS = re.compile(r"(?!-)[A-Za-z0-9.-]{1,253}")
-# Clocks of hosts that nobody has set yet differ: a certificate is good for days around a run, its key for the run.
+# Clocks of hosts that are not set yet differ: a certificate is valid for days around a run, but its key is deleted
+# after the run.
 CLOCKS_DIFFER = timedelta(days=3)
 READY_S, QUIET_S, SHORT_S = 30.0, 60.0, 60.0
 MARK = ".gaudi-serve"
-# What the registry reads when it starts.
+# The files that the registry reads at its start.
 READ = ("config.yml", "server.crt", "server.key", "client.crt")
-ESTABLISHED = "01"  # as the kernel numbers the states of a connection
-# openssl signs with a begin in the past in this form alone; the values are of one certificate.
+ESTABLISHED = "01"  # the kernel's number for this state of a connection
+# openssl can sign with a start time in the past only in this way; the values are for one certificate.
 AUTHORITY = """\
 [ca]
 default_ca = own
@@ -90,7 +91,7 @@ http:
 
 @dataclass(frozen=True)
 class RegistryClient:
-    """How a host reaches the registry: its address and port, and what it shows and trusts, as PEM."""
+    """The access of a host to the registry: its address and port, and the client and CA certificates, as PEM."""
 
     registry: str
     authority: str
@@ -98,22 +99,22 @@ class RegistryClient:
     key: str
 
     def files(self) -> dict[str, str]:
-        """Return the files that an engine looks for, by their names there."""
+        """Return the files that an engine reads, by their names in its folder."""
         return {"ca.crt": self.authority, "client.cert": self.certificate, "client.key": self.key}
 
 
 def tag_of(name: str) -> str:
-    """Return the tag under which the registry has an image: names hold what no tag may."""
+    """Return the tag of an image in the registry: names have characters that tags must not have."""
     return hashlib.sha256(name.encode()).hexdigest()[:40]
 
 
 def reference(registry: str, name: str) -> str:
-    """Return how the registry calls an image."""
+    """Return the reference of an image in the registry."""
     return f"{registry}/{REPOSITORY}:{tag_of(name)}"
 
 
 def docker(argv: Sequence[str], told: str, timeout: float = SHORT_S) -> str:
-    """Run the engine's client and return what it said.
+    """Run the engine's client and return its output.
 
     Raises:
         InputError: with ``told`` and the client's last line.
@@ -126,15 +127,15 @@ def docker(argv: Sequence[str], told: str, timeout: float = SHORT_S) -> str:
 
 
 def certificate_pair(folder: Path, name: str, subject: str) -> None:
-    """Make a key and a certificate that it has signed itself, ``<name>.key`` and ``<name>.crt``.
+    """Make a key and its self-signed certificate, ``<name>.key`` and ``<name>.crt``.
 
     Args:
-        folder: where; nobody else may look into it.
+        folder: the output folder, which other users must not be able to read.
         name: server or client, a section of the configuration.
-        subject: the server's name as a certificate has it, such as IP:192.0.2.1.
+        subject: the server's name in the certificate, such as IP:192.0.2.1.
 
     Raises:
-        InputError: with what openssl said.
+        InputError: with openssl's message.
     """
     now = datetime.now(timezone.utc)
     begin, end = (f"{moment:%Y%m%d%H%M%SZ}" for moment in (now - CLOCKS_DIFFER, now + CLOCKS_DIFFER))
@@ -157,10 +158,10 @@ def certificate_pair(folder: Path, name: str, subject: str) -> None:
 
 @contextlib.contextmanager
 def trusted(client: RegistryClient) -> Iterator[Path]:
-    """Let this host's engine reach the registry meanwhile; yield the folder of what it shows and trusts.
+    """Give this host's engine access to the registry meanwhile; yield the folder with the certificates.
 
     Raises:
-        InputError: where the engine has certificates of somebody else's for that address.
+        InputError: if the engine has foreign certificates for that address.
     """
     folder = TRUSTED / client.registry
     if folder.exists() and not (folder / MARK).exists():
@@ -181,19 +182,19 @@ def _private(path: str, flags: int) -> int:
 
 
 def serve(address: str, port: int, names: Sequence[str], seconds: int) -> tuple[str, RegistryClient, dict[str, str]]:
-    """Start the registry on this host and put images of its engine into it.
+    """Start the registry on this host and push images of its engine into it.
 
     Args:
-        address: where it listens; empty for the address of the default route.
-        port: of it.
+        address: its listening address; empty for the address of the default route.
+        port: its port.
         names: images of this host's engine.
         seconds: after which it ends by itself; one push takes no longer.
 
     Returns:
-        Its unit; how it is reached; the digest of each image, by name.
+        Its unit; the access for clients; the digest of each image, by name.
 
     Raises:
-        InputError: with what is in the way.
+        InputError: with the conflict or the failure.
     """
     address = address or str(network()["ip"])
     unit = f"{UNIT}-{secrets.token_hex(4)}"
@@ -211,10 +212,10 @@ def serve(address: str, port: int, names: Sequence[str], seconds: int) -> tuple[
 def start(unit: str, address: str, port: int, seconds: int) -> RegistryClient:
     """Start the registry as a unit, and wait until it answers.
 
-    Its key and its configuration are files for as long as it starts, since it reads them once.
+    It reads its key and its configuration once, so their files exist only while it starts.
 
     Raises:
-        InputError: where it does not start.
+        InputError: if it does not start.
     """
     subject = f"IP:{address}" if re.fullmatch(r"[\d.]+", address) else f"DNS:{address}"
     RUNTIME.mkdir(mode=0o755, exist_ok=True)
@@ -246,14 +247,14 @@ def start(unit: str, address: str, port: int, seconds: int) -> RegistryClient:
 
 
 def wait_until_ready(unit: str, registry: str, folder: Path) -> None:
-    """Ask the registry until it answers, as an engine does.
+    """Query the registry until it answers, as an engine does.
 
     Raises:
-        InputError: where it does not, with the last line of its log.
+        InputError: if it does not, with the last line of its log.
     """
     context = ssl.create_default_context(cafile=str(folder / "server.crt"))
     context.load_cert_chain(folder / "client.crt", folder / "client.key")
-    # This host's own registry: never through a proxy of the environment.
+    # It is on this host: never use a proxy of the environment.
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({}), urllib.request.HTTPSHandler(context=context))
     until = time.monotonic() + READY_S
     while time.monotonic() < until:
@@ -262,19 +263,19 @@ def wait_until_ready(unit: str, registry: str, folder: Path) -> None:
         if run(["systemctl", "is-active", f"{unit}.service"]).status:
             break
         time.sleep(0.1)
-    # Not what systemd says of it.
+    # Exclude systemd's own messages about the unit.
     match = f"_SYSTEMD_UNIT={unit}.service"
     said = run(["journalctl", "--no-pager", "--output=cat", "--lines=1", match]).out.strip()
     raise InputError(f"the registry at {registry} does not answer: {said or 'it said nothing'}")
 
 
 def key_file(unit: str) -> Path:
-    """Return where the key that hosts show to a registry is kept meanwhile."""
+    """Return the path of the client key that is saved for the run."""
     return RUNTIME / f"{unit}.key"
 
 
 def save_key(unit: str, key: str) -> None:
-    """Keep the key for the run to fetch: what a module returns could be shown."""
+    """Save the key in a file for the run to fetch: the result of a module may be shown."""
     with open(key_file(unit), "w", encoding="ascii", opener=_private) as file:
         file.write(key)
 
@@ -283,7 +284,7 @@ def end(unit: str) -> None:
     """Stop a registry; one that has ended by itself is not an error.
 
     Raises:
-        InputError: where it runs on.
+        InputError: if it continues to run.
     """
     key_file(unit).unlink(missing_ok=True)
     done = run(["systemctl", "stop", f"{unit}.service"], SHORT_S)
@@ -292,7 +293,7 @@ def end(unit: str) -> None:
 
 
 def push(registry: str, name: str, seconds: int) -> str:
-    """Put an image into the registry and return its digest; layers that are there already are not sent again."""
+    """Push an image into the registry and return its digest; layers that it already has are not sent again."""
     called = reference(registry, name)
     docker(["image", "tag", name, called], f"image {name}")
     try:
@@ -308,10 +309,10 @@ def push(registry: str, name: str, seconds: int) -> str:
 
 
 def take(client: RegistryClient, name: str, digest: str, seconds: int) -> None:
-    """Bring an image from the registry and give it its name; what came otherwise is refused by its digest.
+    """Pull an image from the registry and give it its name; the digest rejects altered content.
 
     Raises:
-        InputError: with what the engine said.
+        InputError: with the engine's message.
     """
     called = f"{client.registry}/{REPOSITORY}@{digest}"
     hint = "this host must reach that address and port, and an engine with a proxy must not use it there (NO_PROXY)"
@@ -321,22 +322,22 @@ def take(client: RegistryClient, name: str, digest: str, seconds: int) -> None:
             told = f"image {name}: not had from {client.registry} ({hint})"
             docker(["image", "pull", "--quiet", called], told, seconds)
     docker(["image", "tag", found or called, name], f"image {name}")
-    # The name is what counts now; without it, the layers would go too.
+    # Only the name is needed now; without it, the layers would be removed too.
     run(["docker", "image", "rm", called], SHORT_S)
 
 
 def without_known_layers(source: Source, name: str, digest: str, seconds: int) -> str:
-    """Bring an image without the layers that the engine has; return its id, or nothing where a pull is to bring it.
+    """Fetch an image without the layers that the engine has; return its ID, or an empty text to request a pull.
 
     Raises:
-        InputError: with the image's name, and what is wrong with a layer.
+        InputError: with the image's name, and the error in a layer.
     """
     try:
         return bring(source, digest, seconds)
     except InputError as problem:
         raise InputError(f"image {name}: not had from {source.registry}: {problem}") from problem
     except (OSError, http.client.HTTPException):
-        # The engine asks again where a connection breaks, and says what is wrong with it.
+        # The pull retries broken connections and reports their errors.
         return ""
 
 
@@ -344,7 +345,7 @@ def forget_what_is_gone(names: Sequence[str]) -> None:
     """Remove images from the store that this host's engine no longer has, and the layers that only they had.
 
     Raises:
-        InputError: with what docker-registry said.
+        InputError: with docker-registry's message.
     """
     listed = docker(["image", "ls", "--format", "{{.Repository}}:{{.Tag}}"], "images of this host").splitlines()
     kept = {tag_of(name) for name in (*names, *listed)} | {tag_of(name.removesuffix(":latest")) for name in listed}
@@ -362,10 +363,10 @@ def forget_what_is_gone(names: Sequence[str]) -> None:
 
 
 def free_port(address: str, port: int) -> None:
-    """Make sure that the port is free: a registry that a run which was cut off has left gives it up.
+    """Free the port: stop a registry that an interrupted run has left.
 
     Raises:
-        InputError: where something else has it, or another run's registry is in use.
+        InputError: if another program uses it, or another run's registry has clients.
     """
     where, quiet = f"{address} port {port}", time.monotonic() + QUIET_S
     while (problem := _conflict(address, port)) is not None:
@@ -390,7 +391,7 @@ def _conflict(address: str, port: int) -> str | None:
         with socket.create_server((address, port)):
             return None
     except OSError as problem:
-        # Python adds the address, which the message has already.
+        # Python appends the address, which the message already has.
         return os.strerror(problem.errno) if problem.errno else str(problem)
 
 
@@ -400,6 +401,6 @@ def _registries() -> list[str]:
 
 
 def _states(port: int) -> set[str]:
-    """Return in which states the connections of a local port are."""
+    """Return the states of the connections of a local port."""
     lines = [line.split() for line in (read_text("/proc/net/tcp") or "").splitlines()[1:]]
     return {one[3] for one in lines if int(one[1].rpartition(":")[2], 16) == port}

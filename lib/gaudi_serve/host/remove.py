@@ -1,4 +1,4 @@
-"""Removing what the toolkit has made: whole paths, weights by their record, folders that are empty."""
+"""Removes what the toolkit has created: whole paths, weights according to their record, empty folders."""
 
 from __future__ import annotations
 
@@ -19,36 +19,36 @@ def remove_all(
     stay: Sequence[Path] = (),
     dry: bool = False,
 ) -> list[Path]:
-    """Remove what is there of the given, and return what that was.
+    """Remove those of the given paths that exist, and return them.
 
     Args:
-        paths: files, and folders with all that is in them.
-        weights: folders of weights; what their record does not list stays.
-        empty: folders that go where nothing is in them.
-        stay: those of the paths and weights that are emptied only: somebody else has made them.
-        dry: only tell.
+        paths: files, and folders with all their contents.
+        weights: folders of weights; files that are not in their record stay.
+        empty: folders to remove if they are empty.
+        stay: those of the paths and weights that are only emptied, since a user has created them.
+        dry: remove nothing.
 
     Raises:
-        OSError: where the system refuses.
+        OSError: if the system refuses.
     """
     inside = [one for path in paths for one in (inner(path) if path in stay else [path])]
     gone = [path for path in dict.fromkeys(inside) if os.path.lexists(path)]
     for path in [] if dry else gone:
-        # It may have gone with a folder before it.
+        # It may have been removed together with an earlier folder.
         if os.path.lexists(path):
             remove(path)
     for folder in weights:
         gone += remove_weights(folder, folder in stay, dry)
     for folder in [one for one in empty if one not in gone]:
         left = set(folder.iterdir()) - set(gone) if folder.is_dir() and not folder.is_symlink() else None
-        # Read again where it counts: a file may have come meanwhile.
+        # The removal checks the contents again: a file may have been added meanwhile.
         if left == set() and (dry or removed_folder(folder)):
             gone.append(folder)
     return gone
 
 
 def inner(folder: Path) -> list[Path]:
-    """Return what is in a folder; nothing where there is none."""
+    """Return the contents of a folder; empty if it does not exist."""
     return sorted(folder.iterdir()) if folder.is_dir() else []
 
 
@@ -57,20 +57,20 @@ def remove(path: Path) -> None:
     if path.is_dir() and not path.is_symlink():
         if mounted := [one for one in mounts() if one == path or path in one.parents]:
             raise OSError(errno.EBUSY, "a file system is mounted there", str(mounted[0]))
-        # The mark of weights that are on their way goes last.
+        # The mark of weights that are being fetched is removed last.
         remove_own(path) if (path / WORK).is_dir() else shutil.rmtree(path)
     else:
         path.unlink()
 
 
 def mounts() -> list[Path]:
-    """Return where file systems are mounted."""
+    """Return the mount points of file systems."""
     text = Path("/proc/self/mounts").read_text(encoding="utf-8", errors="replace")
     return [Path(line.split()[1].replace("\\040", " ")) for line in text.splitlines()]
 
 
 def removed_folder(folder: Path) -> bool:
-    """Remove a folder that is empty; tell whether it was."""
+    """Remove an empty folder; return whether it was removed."""
     try:
         folder.rmdir()
     except OSError:
@@ -79,19 +79,19 @@ def removed_folder(folder: Path) -> bool:
 
 
 def listed(folder: Path) -> list[Path] | None:
-    """Return the files of a folder of weights that its record lists; None where there is no record."""
+    """Return the files of a folder of weights that its record lists; None without a record."""
     try:
         files = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))["files"]
     except (OSError, ValueError, LookupError, TypeError):
         return None
     whole = folder.resolve()
-    # A link to a folder elsewhere leads to somebody else's files.
+    # A link to another folder leads to files of a user.
     inside = [folder / name for name in files if ".." not in Path(name).parts]
     return [path for path in inside if os.path.lexists(path) and whole in (path.parent.resolve() / "x").parents]
 
 
 def remove_weights(folder: Path, stays: bool, dry: bool) -> list[Path]:
-    """Remove the files that a folder's record lists, the record last, then folders that are empty."""
+    """Remove the files that a folder's record lists, the record last, then empty folders."""
     files = listed(folder)
     if files is None:
         return []

@@ -1,4 +1,4 @@
-"""A host in a rollout: until nobody waits for it, how fast it is, and what served on it before, to go back to."""
+"""A host in a rollout: waiting until it has no requests, its speed, and the saved models for a rollback."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ from .smoke import KINDS, QUESTION, Server, Unhealthy
 
 BEFORE = STATE / "rollout"
 FILES = ("env", "json", "buckets", "ray", "token", "secret")
-# Requests of a benchmark: so many at a time, so often; and the tokens of each answer.
+# Requests of a benchmark: how many at a time, in how many rounds; and the tokens of each answer.
 AT_A_TIME, ROUNDS, TOKENS = 4, 3, 48
 CHAT = ("text", "any", "image", "audio", "video", "tools")
 
 
 def live_models(services: Mapping[str, Any] | None = None) -> list[dict[str, Any]]:
-    """Return the models that a host has now, as smoke tests and waiting take them, with what restoring needs."""
+    """Return the present models of a host, as smoke tests and waiting take them, with the data for a restore."""
     found = services if services is not None else observe_services.observe()
     models = []
     for name, unit in found["units"].items():
@@ -68,9 +68,9 @@ def _json(path: Path) -> dict[str, Any]:
 
 
 def busy(models: Sequence[Mapping[str, Any]]) -> dict[str, str]:
-    """Return ``{model: what it has}`` of the servers with running or waiting requests, or with unknown counts.
+    """Return ``{model: its requests}`` of the servers with running or waiting requests, or with unknown counts.
 
-    A server that nobody listens for has no requests.
+    A server on whose port no program listens has no requests.
     """
     found = {}
     for model in models:
@@ -90,10 +90,10 @@ def busy(models: Sequence[Mapping[str, Any]]) -> dict[str, str]:
 
 
 def wait_idle(models: Sequence[Mapping[str, Any]], seconds: float, pause: float = 1.0) -> dict[str, str]:
-    """Wait until no server has a request, twice in a row: one may be on its way from a gateway.
+    """Wait until two checks in a row find no request on any server: one may be on its way from a gateway.
 
     Returns:
-        The models that still have some when the time is over, with how many, or why that is unknown.
+        The models that still have requests after the time limit, with their number, or why it is unknown.
     """
     end, quiet = time.monotonic() + seconds, 0
     while True:
@@ -105,12 +105,12 @@ def wait_idle(models: Sequence[Mapping[str, Any]], seconds: float, pause: float 
 
 
 def benchmark(model: Mapping[str, Any], timeout: float, key: str | None) -> dict[str, float]:
-    """Return how fast a server is: ``first_token_s`` (median, seconds) and ``tokens_s`` (of all requests together).
+    """Return the speed of a server: ``first_token_s`` (median, seconds) and ``tokens_s`` (of all requests together).
 
-    Of a model that generates no text, it is an answer in place of a token.
+    For a model that generates no text, an answer counts as a token.
 
     Raises:
-        Unhealthy: when it does not answer.
+        Unhealthy: if it does not answer.
     """
 
     def one(_: int) -> tuple[float, float]:
@@ -118,7 +118,7 @@ def benchmark(model: Mapping[str, Any], timeout: float, key: str | None) -> dict
         return _chat(server) if kind in CHAT else _call(server, kind)
 
     kind = str(model["smoke"][0])
-    one(0)  # what the first request after a start costs is not matter of speed
+    one(0)  # the first request after a start is slower and does not count
     begin = time.monotonic()
     with ThreadPoolExecutor(AT_A_TIME) as pool:
         answers = list(pool.map(one, range(AT_A_TIME * ROUNDS)))
@@ -156,15 +156,15 @@ def _call(server: Server, kind: str) -> tuple[float, float]:
 
 
 def kept() -> dict[str, Any]:
-    """Return what was kept of a host before its change: ``{models, measured}``; empty where nothing is."""
+    """Return the state of a host that was saved before its change: ``{models, measured}``; empty if there is none."""
     return _json(BEFORE / "record.json")
 
 
 def keep(measured: Mapping[str, Any]) -> dict[str, Any]:
-    """Keep what serves on this host, whole or not at all; what an earlier run has kept stays, being what last proved.
+    """Save the models of this host, atomically; an earlier saved state stays, since it was the last verified one.
 
     Args:
-        measured: what benchmark gave, by model.
+        measured: the results of benchmark, by model.
     """
     if found := kept():
         return found
@@ -189,17 +189,17 @@ def _files(name: str) -> list[Path]:
 
 
 def restore() -> list[dict[str, Any]]:
-    """Let what was kept serve again; return its models that are to be waited for.
+    """Restore the saved models; return those that must be waited for.
 
-    Models that served on and are as they were are not touched.
+    Models that still run unchanged are not touched.
 
     Raises:
-        InputError: when an image does not get its name back, as where the engine does not answer.
+        InputError: if an image does not get its name back, for example because the engine does not answer.
     """
     record = kept()
     if not record:
         return []
-    # Waits for it where the host has just started.
+    # This waits for the engine if the host has just started.
     run(["systemctl", "start", "docker.service"], timeout=180)
     services = observe_services.observe()
     known = {model["name"] for model in record["models"]}
@@ -227,7 +227,7 @@ def restore() -> list[dict[str, Any]]:
 
 
 def _put_back(name: str) -> bool:
-    """Write a model's files as they were; tell whether one differed."""
+    """Restore the saved files of a model; return whether one differed."""
     differed = False
     for path in _files(name):
         old, now = BEFORE / path.name, read_text(path)
@@ -243,7 +243,7 @@ def _put_back(name: str) -> bool:
 
 
 def _retag(model: Mapping[str, Any]) -> None:
-    """Let the image's name be that of before, where a newer one has taken it."""
+    """Give the image its previous name if a newer image has it now."""
     if model["image_id"] and "@" not in model["image"]:
         now = run(["docker", "image", "inspect", "--format", "{{.Id}}", model["image"]]).out.strip()
         if now != model["image_id"]:
@@ -253,9 +253,9 @@ def _retag(model: Mapping[str, Any]) -> None:
 
 
 def forget() -> bool:
-    """Let go of what was kept: what serves now passed its checks; tell whether there was anything."""
+    """Delete the saved state, since the present one passed its checks; return whether there was any."""
     there = BEFORE.exists()
-    # By its record it is known: without that, it is no longer what a host goes back to.
+    # Without its record, the saved state is no longer used for a rollback.
     (BEFORE / "record.json").unlink(missing_ok=True)
     shutil.rmtree(BEFORE, ignore_errors=True)
     return there

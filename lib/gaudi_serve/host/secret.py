@@ -1,7 +1,7 @@
-"""Secrets of models, compared on the host that has them: neither a secret nor anything to guess it by leaves there.
+"""Secrets of models, compared on their host, from which neither a secret nor data for guessing it is sent.
 
-The controller sends a keyed digest of what it would write, with a key of that one run; the host makes the same of its
-file and answers yes or no. Standard library only: the module that reads a host imports this too.
+The controller sends a keyed digest of the desired file, with a key for that one run; the host computes the same digest
+of its file and returns whether they match. Standard library only: the module that reads a host imports this too.
 """
 
 from __future__ import annotations
@@ -19,45 +19,45 @@ SIGN = "$"
 
 
 def secret_text(variables: Mapping[str, Any]) -> str:
-    """Return the secret environment file of a model; empty where it has no secrets."""
+    """Return the secret environment file of a model; empty if it has no secrets."""
     return "".join(f"{key}={value}\n" for key, value in sorted(variables.items()))
 
 
 def given_secrets(value: Any) -> Any:
-    """Return ``vllm_secrets`` as a mapping where it is the text of one, in YAML, as a credential of AWX gives it.
+    """Return ``vllm_secrets`` as a mapping if it is YAML text of one, as a credential of AWX provides it.
 
-    What is no such text stays as it is, and is refused elsewhere in a sentence of its own.
+    Any other value stays as it is, and is refused elsewhere with a message of its own.
     """
     if not isinstance(value, str):
         return value
     try:
         return load(value)
-    # Besides its own errors the parser lets those of Python out: of a date that is none, a number that is too long.
+    # The parser also raises Python's errors: for an invalid date or a number that is too long.
     except Exception:
         return value
 
 
 def vllm_secret_marks(secrets: Any) -> dict[str, str]:
-    """Return ``{model: mark}`` by which a host tells whether its secrets are these, for module gaudi_facts.
+    """Return ``{model: mark}`` by which a host can compare its secrets, for module gaudi_facts.
 
-    What is not a secret, or cannot be read, is left out: to say so is the plan's part.
+    Invalid or unreadable values are omitted, since the plan reports them.
 
     Args:
-        secrets: ``vllm_secrets``; an empty mapping of a model stands for secrets that are withdrawn.
+        secrets: ``vllm_secrets``; an empty mapping of a model means that its secrets are withdrawn.
     """
     key = os.urandom(16).hex()
     marks: dict[str, str] = {}
     try:
         for model, variables in (given_secrets(secrets) or {}).items():
             marks[str(model)] = _mark(secret_text({**variables}).encode(), key)
-    # Of Ansible's and of Jinja's many errors: an undefined variable, a vault that cannot be opened.
+    # Rendering raises many kinds of errors: an undefined variable, a vault that cannot be opened.
     except Exception:
         return {}
     return marks
 
 
 def secret_differs(path: Path, mark: str | None) -> bool:
-    """Tell whether a secret file of this host is another one than a mark was made of; without a mark it is not."""
+    """Return whether a secret file of this host differs from the one of a mark; False without a mark."""
     if not mark:
         return False
     try:
@@ -68,7 +68,7 @@ def secret_differs(path: Path, mark: str | None) -> bool:
 
 
 def secret_changed(unit: Mapping[str, Any]) -> bool:
-    """Tell whether a running container has other secrets than it is to have, by its unit in ``gaudi_services``."""
+    """Return whether a running container's secrets differ from the desired ones, by its unit in ``gaudi_services``."""
     container = unit.get("container") or {}
     mtime = unit.get("secret_mtime")
     stale = (container.get("secret_mtime") or "") != (str(mtime) if mtime else "")
@@ -76,7 +76,7 @@ def secret_changed(unit: Mapping[str, Any]) -> bool:
 
 
 def own_api_key(path: Path) -> str | None:
-    """Return the API key in a secret file of this host; None where it has none."""
+    """Return the API key in a secret file of this host; None if it has none."""
     try:
         lines = path.read_text(encoding="utf-8").splitlines()
     except (OSError, ValueError):

@@ -1,4 +1,4 @@
-"""A few questions to a server, and what a good answer is."""
+"""A few requests to a server, and the checks of its answers."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from .observe_services import STATE
 
 EVERYWHERE = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104 - where to reach such a server from its host
 QUESTION = "List 3 countries and their capitals."
-# Enough for a model that thinks first; most end much earlier.
+# Enough for a model that thinks first; most answers end much earlier.
 TEXT_TOKENS, SHORT_TOKENS = 384, 32
 CAPITALS = {
     **{"argentina": "buenos aires", "australia": "canberra", "austria": "vienna", "brazil": "brasília|brasilia"},
@@ -31,14 +31,14 @@ CAPITALS = {
 
 
 class Unhealthy(Exception):
-    """What was wrong with an answer."""
+    """The error in an answer."""
 
 
 class Server:
-    """One model's server, reached from its host, with a limit for all questions together."""
+    """One model's server, queried from its host, with one time limit for all requests together."""
 
     def __init__(self, model: Mapping[str, Any], timeout: float, api_key: str | None) -> None:
-        """Remember where the server is, and until when it may take."""
+        """Save the address of the server, and compute the deadline."""
         self.model, self.name = model, str(model["served_model_name"])
         self.deadline = time.monotonic() + timeout
         self.headers = {"Content-Type": "application/json"}
@@ -49,7 +49,7 @@ class Server:
         """Yield the lines of an answer.
 
         Raises:
-            Unhealthy: for another status than 200, no connection, or an answer that takes too long.
+            Unhealthy: for a status other than 200, no connection, or an answer that takes too long.
         """
         address = EVERYWHERE.get(self.model["host"], self.model["host"])
         left = max(self.deadline - time.monotonic(), 0.1)
@@ -71,10 +71,10 @@ class Server:
             connection.close()
 
     def json(self, method: str, path: str, body: Mapping[str, Any] | None = None) -> dict[str, Any]:
-        """Return a whole answer.
+        """Return a complete answer.
 
         Raises:
-            Unhealthy: as above, and when it is no JSON object.
+            Unhealthy: as above, and if it is not a JSON object.
         """
         text = b"".join(self.lines(method, path, body))
         try:
@@ -86,21 +86,21 @@ class Server:
             raise Unhealthy(f"{path} is not vLLM's: {text[:200]!r}; is another program there?") from problem
 
     def chat(self, content: Any, max_tokens: int, what: str) -> dict[str, Any]:
-        """Ask one question and return ``text``, ``finish_reason``, ``first_token_s``, ``total_s`` (seconds)."""
+        """Send one request and return ``text``, ``finish_reason``, ``first_token_s``, ``total_s`` (seconds)."""
         messages = [{"role": "user", "content": content}]
         body = {"messages": messages, "max_tokens": max_tokens, "stream": True}
         return _streamed(self.lines("POST", "/v1/chat/completions", body), what)
 
 
 def ask(model: Mapping[str, Any], kinds: Sequence[str], timeout: float, api_key: str | None = None) -> dict[str, Any]:
-    """Ask a model one question of each kind.
+    """Send a model one request of each kind.
 
     Returns:
-        ``kinds`` that passed; of the first chat ``text``, ``finish_reason``, ``first_token_s`` and
-        ``total_s`` (seconds).
+        ``kinds`` that passed; of the first chat ``text``, ``finish_reason``, ``first_token_s`` and ``total_s``
+        (seconds).
 
     Raises:
-        Unhealthy: when the server does not list the model, gives no good answer, or takes too long.
+        Unhealthy: if the server does not list the model, gives no good answer, or takes too long.
     """
     found: dict[str, Any] = {}
     several = len(model.get("served") or ()) > 1
@@ -113,7 +113,7 @@ def ask(model: Mapping[str, Any], kinds: Sequence[str], timeout: float, api_key:
 
 
 def health(model: Mapping[str, Any], timeout: float, api_key: str | None = None) -> str:
-    """Return why a model does not answer ``/health`` and list itself, or an empty text; nothing is generated."""
+    """Return why a model does not answer ``/health`` or list itself; empty on success; nothing is generated."""
     try:
         for one in served_models(model):
             server = Server(one, timeout, api_key)
@@ -167,7 +167,7 @@ def _any(server: Server) -> dict[str, Any]:
 def _text(server: Server) -> dict[str, Any]:
     answer = server.chat(QUESTION, TEXT_TOKENS, "chat completion")
     if not right_capitals(answer["text"]):
-        # Garbled answers are what a host without iommu=pt gives: healthy ports are no proof.
+        # A host without iommu=pt gives garbled answers although its health check passes.
         raise Unhealthy(f"asked {QUESTION!r}, the answer names no country with its capital: {answer['text'][:300]!r}")
     return answer
 
@@ -258,13 +258,13 @@ KINDS: dict[str, Callable[[Server], dict[str, Any] | None]] = {
 
 
 def record(name: str, answer: Mapping[str, Any], state: Path = STATE) -> None:
-    """Keep a passed test beside the start of the container that passed it."""
+    """Save a passed test with the start time of its container."""
     inspected = run(["docker", "inspect", "--format", "{{.State.StartedAt}}", f"vllm-{name}"])
     kept = {**answer, "container_started": inspected.out.strip()}
     write_json(state / name / "smoke.json", kept)
 
 
 def journal(name: str, lines: int) -> str:
-    """Return the last lines of a model's journal, as a failure shows them."""
+    """Return the last lines of a model's journal, for a failure message."""
     result = run(["journalctl", "-u", f"vllm-{name}", "-n", str(lines), "-o", "cat", "--no-pager"])
     return f"the last lines of journalctl -u vllm-{name}:\n{result.out.rstrip() or result.err.rstrip()}"

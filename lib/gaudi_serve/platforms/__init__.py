@@ -1,4 +1,4 @@
-"""The platforms: kinds of machines, by the names that ``accelerator`` of a host's facts takes."""
+"""The platforms: kinds of machines, by their names in ``accelerator`` of a host's facts."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from . import cpu, cuda, elsewhere, gaudi, rocm, xpu
 from .base import Platform, Runtime
 from .device_access import DeviceAccess
 
-# Where none finds its devices, it is the last.
+# The last one is the default for a machine without devices of any.
 PLATFORMS: dict[str, Platform] = {
     one.name: one
     for one in (gaudi.PLATFORM, cuda.PLATFORM, rocm.PLATFORM, xpu.PLATFORM, *elsewhere.ELSEWHERE, cpu.PLATFORM)
 }
 LAST = cpu.PLATFORM.name
-# Facts that were written by hand for a plan may leave it out.
+# Handwritten facts for a plan may omit the platform.
 USUAL = gaudi.PLATFORM.name
 
 __all__ = [
@@ -44,12 +44,12 @@ __all__ = [
 
 
 def platform_of(accelerator: str | None) -> Platform:
-    """Return the platform by the name that a host's facts say, if they do."""
+    """Return the platform of the name in a host's facts; the default if they omit it."""
     return PLATFORMS[accelerator or USUAL]
 
 
 def sick_cards(host: Mapping[str, Any]) -> list[str]:
-    """Return a sentence for each device of ``gaudi_host`` that serves and is sick; of bad ones the problem is said."""
+    """Return a sentence for each device of ``gaudi_host`` that works but is sick; for an unusable one, its problem."""
     health = platform_of(host.get("accelerator")).health
     cards = [module for module in host.get("modules") or () if not module.get("problem")]
     runs = {number: name for name, one in live_models(host).items() if one.runs for number in one.module_ids}
@@ -64,12 +64,12 @@ def sick_cards(host: Mapping[str, Any]) -> list[str]:
 def with_health(
     host: Mapping[str, Any], excluded: Collection[str] = (), accepted: Collection[str] = ()
 ) -> dict[str, Any]:
-    """Return a ``gaudi_host`` whose cards say what is sick of them, and which of them get no model.
+    """Return a ``gaudi_host`` whose cards have their health problems, and whether they are excluded from models.
 
     Args:
         host: facts.
         excluded: serial numbers of cards that get no model.
-        accepted: those of sick cards that get models all the same.
+        accepted: serial numbers of sick cards that still get models.
     """
     health = platform_of(host.get("accelerator")).health
     modules = []
@@ -86,7 +86,7 @@ def serial_notes(host: Mapping[str, Any], key: str, serials: Sequence[str]) -> l
     Args:
         host: ``gaudi_host``.
         key: the variable's name.
-        serials: what it holds.
+        serials: its value.
     """
     known = [str(one["serial"]) for one in host.get("modules") or () if one.get("serial")]
     has = f"it has {', '.join(known)}" if known else "the serial numbers of its cards are not known"
@@ -98,16 +98,16 @@ def serial_notes(host: Mapping[str, Any], key: str, serials: Sequence[str]) -> l
 
 
 def card_warnings(host: Mapping[str, Any]) -> list[str]:
-    """Return a sentence for each device of ``gaudi_host`` of which something is worth a warning."""
+    """Return warnings about the devices of ``gaudi_host``, a sentence each."""
     cards = [module for module in host.get("modules") or () if module.get("warned")]
     return [f"card {module['module_id']}: {module['warned']}" for module in cards]
 
 
 def accelerator_needs(accelerator: str) -> list[str]:
-    """Return what hosts of a platform need that others do not: such as driver, habana_runtime.
+    """Return the requirements of a platform's hosts that others do not have, such as driver, habana_runtime.
 
     Raises:
-        InputError: for a platform that does not exist.
+        InputError: for an unknown platform.
     """
     if accelerator not in PLATFORMS:
         raise refusal("", "accelerator", accelerator, f"is not one of {', '.join(PLATFORMS)}")
@@ -115,7 +115,7 @@ def accelerator_needs(accelerator: str) -> list[str]:
 
 
 def runtimes() -> list[Runtime]:
-    """Return the runtimes that platforms need of a container engine."""
+    """Return the runtimes that platforms need in a container engine."""
     return [one.runtime for one in PLATFORMS.values() if one.runtime]
 
 
@@ -127,34 +127,33 @@ def runtime_of(name: str | bool) -> Runtime | None:
 
 
 def card_variables() -> set[str]:
-    """Return the variables that choose devices on any platform: the plan chooses, and no user sets them."""
+    """Return the variables that choose devices on any platform: the plan sets them, users must not."""
     return {name for one in PLATFORMS.values() for name in one.card_variables}
 
 
 def served_names() -> str:
-    """Return the names of the platforms that are served, for a sentence."""
+    """Return the names of the supported platforms, for a sentence."""
     *names, last = [one.name for one in PLATFORMS.values() if not one.refused]
     return f"{', '.join(names)} or {last}"
 
 
 def platforms_here(root: str = "/") -> list[Platform]:
-    """Return the platforms of which the machine that this runs on has devices; where it has none, the last of all."""
+    """Return the platforms of this machine's devices; the last of all platforms if it has none."""
     found = [one for one in PLATFORMS.values() if one.here(root)]
     return [one for one in found if one.name != LAST] or found
 
 
 def platform_here(root: str = "/") -> Platform:
-    """Return the platform that this machine is served as where its inventory does not say it."""
+    """Return the platform of this machine if its inventory does not name one."""
     return platform_among(platforms_here(root))
 
 
 def platform_among(here: Sequence[Platform], wanted: str = "auto") -> Platform:
-    """Return the platform that a machine is served as.
+    """Return the platform as which a machine is used.
 
     Args:
-        here: those of which it has devices.
-        wanted: what its inventory says; ``auto`` takes the first of those that are served, or else the first of those
-            that are not.
+        here: the platforms of its devices.
+        wanted: the value in its inventory; ``auto`` selects the first supported one, or else the first unsupported one.
     """
     named = [one for one in (*here, PLATFORMS[LAST]) if one.name == wanted]
     return (named or [one for one in here if not one.refused] or here)[0]

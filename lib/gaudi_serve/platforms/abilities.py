@@ -1,4 +1,4 @@
-"""What of a model a platform's devices cannot do, in sentences that its file fills with data."""
+"""Features of a model that a platform's devices cannot handle; each platform's file adds its data to the sentences."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ MX = ("mxfp4", "mxfp8", "gpt_oss_mxfp4", "modelopt_mxfp8", "mxfp6")
 
 
 def method_of(spec: Spec, model: Architecture) -> tuple[str, str, str]:
-    """Return how a model's weights are quantised: the method, and key and text of what says so; empty for none.
+    """Return the method by which a model's weights are quantised, with key and text of its source; empty for none.
 
-    Its key quantization says it before the config.json of its weights does.
+    The model's key quantization takes precedence over the config.json of its weights.
     """
     said = spec.get("quantization")
     if isinstance(said, str) and said:
@@ -32,8 +32,8 @@ def method_problems(spec: Spec, model: Architecture, works: Callable[[str], bool
     Args:
         spec: the model.
         model: its architecture.
-        works: whether a method does, by its name.
-        allowed: the end of the sentence, which says where it does not and what works.
+        works: whether a method works, by its name.
+        allowed: the end of the sentence: where it does not work and what works.
     """
     method, key, said = method_of(spec, model)
     if not method or works(method):
@@ -44,25 +44,25 @@ def method_problems(spec: Spec, model: Architecture, works: Callable[[str], bool
 
 
 def cache_problems(spec: Spec, allowed: str) -> list[Problem]:
-    """Return why a KV cache of FP8 cannot be; its key must say something else."""
+    """Return why a KV cache of FP8 is impossible; its key must have another value."""
     dtype = spec.get("kv_cache_dtype")
     return [("kv_cache_dtype", dtype, allowed)] if dtype in FP8_CACHE else []
 
 
 def is_fp8(method: str, model: Architecture) -> bool:
-    """Tell whether weights are of FP8, by their method or by what compressed-tensors says of them."""
+    """Return whether weights are of FP8, by their method or by the settings of compressed-tensors."""
     return method in ("fp8", "fbgemm_fp8", "fp8_per_tensor", "fp8_per_block") or (
         method in ("compressed-tensors", "modelopt", "quark") and model.precision == "fp8"
     )
 
 
 def is_bfloat16(spec: Spec, model: Architecture) -> bool:
-    """Tell whether a model would be served in bfloat16: said so, or left to its weights that are."""
+    """Return whether a model would be served in bfloat16: by its dtype, or by default for such weights."""
     dtype = spec.get("dtype")
     return dtype == "bfloat16" or (dtype in (None, "auto") and model.dtype in ("bfloat16", "torch.bfloat16"))
 
 
 def unknown_executor(spec: Spec, executors: Sequence[str], allowed: str) -> list[Problem]:
-    """Return why an executor over several processes cannot be."""
+    """Return why an executor over several processes is impossible."""
     executor = spec.get("distributed_executor_backend")
     return [] if executor in (None, *executors) else [("distributed_executor_backend", executor, allowed)]

@@ -1,4 +1,4 @@
-"""Acceptance tests of a platform's cards: what its vendor's tool runs, and how its report is read."""
+"""Acceptance tests of a platform's cards: the runs of its vendor's tool, and the reader of its report."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ Card = Mapping[str, Any]
 class AcceptanceTest:
     """One run of the vendor's tool.
 
-    name: how messages call it. about: what it tests. arguments: of the tool. minutes: about how long it takes, an
-    estimate. unlocked: it needs the driver loaded with the parameter that lets a command run without a limit.
+    name: its name in messages. about: what it tests. arguments: of the tool. minutes: estimated duration. unlocked: it
+    needs the driver loaded with the parameter that removes the time limit of commands.
     """
 
     name: str
@@ -29,7 +29,7 @@ class AcceptanceTest:
 
     @property
     def limit_s(self) -> int:
-        """Return the seconds after which it is ended: three times the estimate, and ten minutes."""
+        """Return the time limit in seconds: three times the estimate, and ten minutes."""
         return self.minutes * 180 + 600
 
 
@@ -37,8 +37,8 @@ class AcceptanceTest:
 class KnownFailure:
     """A test that healthy cards are known to fail.
 
-    test: its name. device: how the names of the cards begin. source: who says so. releases: how the releases of the
-    driver begin; empty for all.
+    test: its name. device: first part of the cards' names. source: the source of this information. releases: first
+    parts of the affected driver releases; empty for all.
     """
 
     test: str
@@ -49,7 +49,7 @@ class KnownFailure:
 
 @dataclass(frozen=True)
 class Report:
-    """What a report says: a verdict, why it is no pass, and the places of the cards that failed, where it says them."""
+    """The content of a report: a verdict, the reason if it is no pass, and the indices of failed cards if listed."""
 
     verdict: str
     why: str = ""
@@ -58,10 +58,10 @@ class Report:
 
 @dataclass(frozen=True)
 class Unlocked:
-    """How the driver is loaded for the tests that need it without a limit of time for commands.
+    """How the driver is loaded for tests that need commands without a time limit.
 
-    modules: kernel modules in the order of loading, of which those count that are loaded. parameter: of the last one.
-    ports: the program beside the tool that brings the ports between the cards down and up, and shows them.
+    modules: kernel modules in the order of loading; those that are not loaded are skipped. parameter: of the last one.
+    ports: the program next to the tool that sets the ports between the cards down and up, and shows them.
     """
 
     modules: tuple[str, ...]
@@ -77,11 +77,11 @@ def _nothing_set() -> Mapping[str, str]:
 class Acceptance:
     """The acceptance tests of a platform.
 
-    tool: how messages call it. program: its path, by the name of the cards; empty where it has none for them. packages:
-    those that bring it. tests: of a suite, by the name of the cards. command: program and arguments of a test, by the
-    name of the cards and the cards; None for all of the host. read: what a report says, by exit status and output, of
-    the cards in their order. env: variables of the tool. folders: those that must be there for it. known: tests that
-    healthy cards fail.
+    tool: its name in messages. program: its path, by the name of the cards; empty if it does not support them.
+    packages: those that provide it. tests: of a suite, by the name of the cards. command: program and arguments of a
+    test, by the name of the cards and the cards; None for all of the host. read: the parser of a report, by exit
+    status, output, and the cards in their order. env: variables of the tool. folders: folders that it needs. known:
+    tests that healthy cards fail.
     """
 
     tool: str
@@ -96,7 +96,7 @@ class Acceptance:
     unlocked: Unlocked | None = None
 
     def known_failure(self, test: str, device: str, release: str) -> KnownFailure | None:
-        """Return what is known of a test that healthy cards of a name fail with a release of the driver."""
+        """Return the known failure of a test for healthy cards of a name with a release of the driver."""
         return next(
             (
                 one

@@ -1,4 +1,4 @@
-"""What amd-smi says of AMD's GPUs: its JSON of ROCm 6 and newer, in both of its wrappings."""
+"""AMD's GPUs according to amd-smi: its JSON of ROCm 6 and newer, in both of its formats."""
 
 from __future__ import annotations
 
@@ -22,11 +22,10 @@ BUS_ID = re.compile(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-9a-f]", re.IGNOR
 
 @dataclass(frozen=True)
 class AmdCard:
-    """One GPU, or one part of a divided one, as the tool shows it; what it cannot read is None or empty.
+    """One GPU, or one part of a divided one, as the tool shows it; unreadable values are None or empty.
 
-    gpu: the number by which the tool's users name it. kfd_id: the driver's own. uncorrectable: memory errors that were
-    not corrected since the driver was loaded. pending: pages of its memory that wait for a reset to be taken out.
-    serial: its serial number.
+    gpu: its number in the tool. kfd_id: its ID in the driver. uncorrectable: uncorrected memory errors since the driver
+    was loaded. pending: memory pages that the next reset retires. serial: its serial number.
     """
 
     gpu: int
@@ -41,7 +40,7 @@ class AmdCard:
 
 @dataclass(frozen=True)
 class AmdSmi:
-    """What the tool says of a host: its GPUs, whether it answers at all, and sentences on what it cannot say."""
+    """The tool's output for a host: its GPUs, whether it answers, and sentences on values that it cannot read."""
 
     cards: tuple[AmdCard, ...] = ()
     hangs: str = ""
@@ -49,7 +48,7 @@ class AmdSmi:
 
 
 def ask_amd_smi() -> AmdSmi:
-    """Return what the tool says. Where it hangs once, it is not asked further."""
+    """Return the tool's output. If it hangs once, it is not run again."""
     outputs, notes = [], []
     for commands in (LISTS, (STATIC,), (ERRORS,), (PAGES,)):
         text, problem, hangs = _asked(commands)
@@ -72,7 +71,7 @@ def _asked(commands: Iterable[Sequence[str]]) -> tuple[str, str, bool]:
         result = run(["amd-smi", *words])
         if result.status in (HANGS, MISSING):
             return "", result.err, result.status == HANGS
-        # What it refuses it says in its output, and some releases end with 0 all the same.
+        # The tool writes errors to its output, and some releases still exit with 0.
         refused = ERROR.search(result.out)
         if result.status == 0 and not refused:
             return result.out, "", False
@@ -84,10 +83,10 @@ def _asked(commands: Iterable[Sequence[str]]) -> tuple[str, str, bool]:
 def amd_smi_rows(text: str) -> list[dict[str, Any]]:
     """Return the rows of an output, one a GPU: of a list, or of a list under gpu_data.
 
-    Lines before the JSON, such as a warning of missing groups, are left out.
+    Lines before the JSON, such as a warning of missing groups, are skipped.
 
     Raises:
-        InputError: with the text where it is not of either form.
+        InputError: with the text if it has neither format.
     """
     found = first_json(text)
     rows = found.get("gpu_data") if isinstance(found, Mapping) else found
@@ -97,10 +96,10 @@ def amd_smi_rows(text: str) -> list[dict[str, Any]]:
 
 
 def amd_cards(listed: str, static: str = "", errors: str = "", pages: str = "") -> tuple[AmdCard, ...]:
-    """Return the GPUs of the outputs of ``list``, ``static``, ``metric --ecc`` and ``bad-pages``, all as JSON.
+    """Return the GPUs in the outputs of ``list``, ``static``, ``metric --ecc`` and ``bad-pages``, all as JSON.
 
     Raises:
-        InputError: where one of them is of neither form; an empty one says nothing.
+        InputError: if one of them has neither format; an empty one is skipped.
     """
     known = [_by_gpu(text) for text in (static, errors, pages)]
     found = []
@@ -129,7 +128,7 @@ def _by_gpu(text: str) -> dict[int, dict[str, Any]]:
 
 
 def _short(bus_id: str) -> str:
-    """Return a bus id with a domain of four digits, in lowercase."""
+    """Return a bus ID with a four-digit domain, in lowercase."""
     domain, _, rest = bus_id.lower().partition(":")
     return f"{domain[-4:]}:{rest}"
 
@@ -151,13 +150,13 @@ def _text(value: Any) -> str:
 
 
 def _mib(size: Any) -> int:
-    """Return a size such as 196592 MB, which the tool counts in MiB; as a text, or as value and unit."""
+    """Return the MiB of a size such as 196592 MB (the tool calls MiB MB), given as text or as value and unit."""
     number = _number(size.get("value") if isinstance(size, Mapping) else str(size).partition(" ")[0])
     return number or 0
 
 
 def _pages(value: Any) -> int | None:
-    """Return how many pages a list has; one alone stands without brackets, and none as a sentence."""
+    """Return the number of pages in a list; a single page has no brackets, an empty list is a sentence."""
     if isinstance(value, list):
         return len(value)
     if isinstance(value, Mapping):

@@ -34,7 +34,7 @@ METRICS = CardMetrics(
                 Value("mem_usage.total_vram", "memory_total_bytes", MIB),
             ),
         ),
-        # Of what follows each call takes seconds: the tool is a program in Python.
+        # Each of the following calls takes seconds: the tool is a program in Python.
         _query(
             *("metric", "--ecc"),
             values=(
@@ -49,7 +49,7 @@ METRICS = CardMetrics(
             values=(_active("ppt", "power"), *(_active(name, "thermal") for name in THERMAL)),
             every_s=SLOW_S,
         ),
-        # A list of pages, one page without brackets, or a sentence that there is none.
+        # A list of pages, a single page without brackets, or a sentence that there is none.
         _query(
             "bad-pages",
             values=(Value("pending", "rows_pending", words={"{}": 1, "No bad pages found.": 0}),),

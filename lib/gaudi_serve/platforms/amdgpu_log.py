@@ -1,7 +1,7 @@
-"""What the driver amdgpu writes of its GPUs into the kernel's log: uncorrectable errors, and resets.
+"""The driver amdgpu's records in the kernel's log: uncorrectable errors and resets of GPUs.
 
-The forms of the lines are those of the kernel's drivers/gpu/drm/amd/amdgpu (amdgpu_ras.c, amdgpu_device.c), where a
-healthy GPU has "no uncorrectable hardware errors detected".
+The lines have the formats of the kernel's drivers/gpu/drm/amd/amdgpu (amdgpu_ras.c, amdgpu_device.c), where a healthy
+GPU has "no uncorrectable hardware errors detected".
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ PATTERN = "amdgpu .*([1-9][0-9]* (new )?uncorrectable hardware errors detected|G
 
 
 def gpu_errors(records: Sequence[Record]) -> dict[str, str]:
-    """Return ``{bus_id: clauses}`` of the GPUs that had errors or resets since the boot."""
+    """Return ``{bus_id: clauses}`` of the GPUs with errors or resets since the boot."""
     errors: dict[str, str] = {}
     resets: dict[str, list[str]] = {}
     for record in records:

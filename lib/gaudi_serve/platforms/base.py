@@ -1,6 +1,6 @@
-"""What a platform is: one kind of machine that models are served on, with everything that is known about it.
+"""The definition of a platform: one kind of machine that serves models, with all data about it.
 
-A platform is one file beside this one and one line in the registry (``platforms/__init__.py``).
+A platform is one file next to this one and one line in the registry (``platforms/__init__.py``).
 """
 
 from __future__ import annotations
@@ -79,17 +79,17 @@ def _no_access(_: Host) -> DeviceAccess | None:
     return None
 
 
-OF_VLLM = "vllm"  # the model of memory by which vLLM itself divides cards
+OF_VLLM = "vllm"  # the memory model of vLLM, by which it divides cards itself
 
 
 @dataclass(frozen=True)
 class Settings:
-    """The file of a runtime's settings.
+    """The settings file of a runtime.
 
-    path: where it is. configured: the text that it should have, from what it has (None: there is no file) and the
-    host's name for messages; raises InputError where it cannot be changed. edit: how a line ends that this changes.
-    lacks: what is said of a file that should be changed. problems: why no container would start with it, from the same.
-    notes: what a user should know of it. given: the runtime's programs of which it names the path.
+    path: path of the file. configured: the desired text, from the present one (None: no file) and the host's name for
+    messages; raises InputError if it cannot be edited. edit: the end of a line that this changes. lacks: the message
+    for a file that must be changed. problems: why no container would start with it, from the same. notes: information
+    for users. given: the runtime's programs whose path it sets.
     """
 
     path: str
@@ -105,10 +105,10 @@ class Settings:
 class Runtime:
     """A runtime of the container engine, which gives a platform's devices to containers.
 
-    name: by which daemon.json, facts and variables of roles have it. path: its program. package: what installs it.
-    parts: the packages that this one needs in its very version. programs: those of these packages without any of which
-    every start fails. settings: None where nothing is changed in
-    them. cdi_since: the version of the package that first keeps the CDI file of its devices up to date.
+    name: its name in daemon.json, facts and variables of roles. path: its program. package: the package that installs
+    it. parts: the packages that this one needs in exactly its version. programs: programs of these packages; if all of
+    them are missing, every start fails. settings: None if its settings are never changed. cdi_since: the first version
+    of the package that keeps the CDI file of its devices up to date.
     """
 
     name: str
@@ -131,17 +131,17 @@ class Runtime:
 
     @property
     def need(self) -> str:
-        """Return by which of its ``needs`` a platform asks for it."""
+        """Return the entry of ``needs`` by which a platform requests it."""
         return f"{self.name}_runtime"
 
     def keeps_cdi_file(self, version: str) -> bool:
-        """Tell whether its package keeps the CDI file of its devices up to date in a version; one without any does."""
+        """Return whether its package in a version keeps the CDI file up to date; true if it has no such file."""
         found = re.search(r"(\d+)\.(\d+)", version)
         return self.cdi_since is None or (found is not None and (int(found[1]), int(found[2])) >= self.cdi_since)
 
     @property
     def entry(self) -> dict[str, Any]:
-        """Return what daemon.json has of it."""
+        """Return its entry in daemon.json."""
         return {"path": self.path, "runtimeArgs": []}
 
 
@@ -149,60 +149,58 @@ class Runtime:
 class Platform:
     """One kind of machine.
 
-    name: what ``accelerator`` of the facts calls it. title: how messages call its hosts. devices: how they call what
-    models are given of it; empty where there is nothing to give. engine: what starts a model that names none
-    where its release does not say it; it need not know the platform. release: the row of a release of its software;
-    None for one that nobody knows. options: the options of vLLM that its serving image takes, by release; software: how
-    messages call that image. image: the official image of a model that names none, by its host, its release, and the
-    image that serves it now; None where there is none.
+    name: its name in ``accelerator`` of the facts. title: its hosts' name in messages. devices: the name in messages of
+    the devices that models get; empty if models get none. engine: the default engine of a model if its release does not
+    determine it; it need not know the platform. release: the row of a release of its software; None for an unknown one.
+    options: the options of vLLM that its serving image accepts, by release; software: that image's name in messages.
+    image: the official image of a model without one, by its host, its release, and the image that serves it now; None
+    if there is none.
 
-    refused: why a machine that is one is not served, and the vendor's way; empty where it is served.
+    refused: why such a machine is not supported, and the vendor's solution; empty if it is supported.
 
     here: whether a machine, by its root, is one. pci: its devices on the PCI bus, by bus_id their PCI device ids, which
-    are there without a driver too. observe: what ``gaudi_host`` has of its devices: ``device_name``; ``modules``,
-    each with module_id, index, numa_node, cpus, in_use, held_by, and device_id where its driver knows it by
-    something else than the module_id; ``pci_cards``, how many are on the bus, beside those that a tool shows;
-    ``problem`` where they do not answer; ``notes``, sentences that are worth a warning. device_holders finds who
-    has a device's node open. about: what a plan shows of a host. reasons: why a run must not begin on one, each
-    with the key that it is about.
+    exist without a driver too. observe: the facts of its devices in ``gaudi_host``: ``device_name``; ``modules``, each
+    with module_id, index, numa_node, cpus, in_use, held_by, and device_id if its driver identifies it by something else
+    than the module_id; ``pci_cards``, how many are on the bus, in addition to those that a tool shows; ``problem`` if
+    they do not answer; ``notes``, warnings as sentences. device_holders finds programs that have a device's node open.
+    about: what a plan shows of a host. reasons: why a run must not begin on one, each with its key.
 
-    env: what a server always needs there; env_between: what it needs when it has several devices. ulimits,
-    capabilities: what its container needs besides those of its engine. access: how a container gets exactly some
-    devices of a host; None where there are none. driver: that of its devices; None where there is none to bring.
-    runtime: what the container engine needs for that, beside what it has by itself; ``<name>_runtime`` is one of the
-    needs then. cdi: it gives devices by CDI where the engine takes their names. card_variables: variables that choose
-    devices, which no user may set, since the plan chooses.
-    needs: what its hosts need that others do not, as filter accelerator_needs tells roles.
+    env: what a server always needs there; env_between: what it needs with several devices. ulimits, capabilities: what
+    its container needs in addition to those of its engine. access: how a container gets exactly some devices of a host;
+    None if there are none. driver: that of its devices; None if no driver is installed. runtime: the additional runtime
+    that the container engine needs for them; then ``<name>_runtime`` is one of the needs. cdi: it gives devices by CDI
+    if the engine accepts their names. card_variables: variables that choose devices; only the plan may set them. needs:
+    requirements of its hosts that others do not have, as filter accelerator_needs returns them.
 
-    prefixes: how the names of the devices begin that are known; names: a regular expression of the names of all, also
-    of unknown ones. group: how many devices of a host are linked among themselves only; None for all. near: kinds
-    of links, by how their names begin, in levels: the first level of which a host has any link says which devices
-    belong together. generation: by which name memory/ knows them; None where their memory is not counted with.
-    no_memory: the sentence that says that memory is not checked there; empty where it is.
+    prefixes: first parts of the known device names; names: a regular expression of all names, including unknown ones.
+    group: how many devices of a host are linked among themselves only; None for all. near: kinds of links, by the first
+    parts of their names, in levels: the first level of which a host has a link determines which devices belong
+    together. generation: the name in memory/ of its devices; None if their memory is not calculated. no_memory: the
+    sentence that memory is not checked there; empty if it is.
 
-    memory: which model of memory judges whether a model fits: ``hpu`` or ``vllm``; empty for none. capability_problems:
-    what of a model these devices cannot do, each with what works; capability_notes: what they do worse or
-    otherwise. health: what is sick of a device that serves, by its facts; None for nothing. lacks: options of vLLM
-    that no server there takes, each with why and what works.
+    memory: the memory model that checks whether a model fits: ``hpu`` or ``vllm``; empty for none. capability_problems:
+    features of a model that these devices cannot handle, each with what works; capability_notes: features that are
+    slower or different. health: the health problem of a working device, by its facts; None for none. lacks: options of
+    vLLM that no server there accepts, each with the reason and an alternative.
 
-    cache_variable: the environment variable that names the folder for compiled graphs; set from recipe_cache_path.
+    cache_variable: the environment variable with the folder for compiled graphs; set from recipe_cache_path.
 
-    tuned: its hosts get the kernel arguments and the hugepages of the manual, where a user says nothing.
+    tuned: its hosts get the kernel arguments and the hugepages of the manual by default.
 
-    problems: what of a spec no launch there can be. notes: what of one depends on its release's images. image_problems:
-    whether its image is of another release. warmup_s, warmup_cached_s: about how many seconds a start takes beside
-    reading the weights, the first and a later one; None where the engine counts them. binds: a server is kept on
-    the processors and the memory of its devices' NUMA node; otherwise its engine does that, or nothing. even_heads:
-    every device must have a key-value head of its own. iommu: devices are driven through it.
+    problems: launches that are impossible there, by the spec. notes: features that depend on its release's images.
+    image_problems: whether its image is of another release. warmup_s, warmup_cached_s: estimated seconds of the first
+    and a later start, without reading the weights; None if the engine calculates them. binds: a server is bound to the
+    processors and the memory of its devices' NUMA node; otherwise its engine does that, or nothing. even_heads: every
+    device must have a key-value head of its own. iommu: devices are driven through it.
 
-    acceptance: the vendor's acceptance tests; None where there are none that are known.
+    acceptance: the vendor's acceptance tests; None if none are known.
 
-    metrics: how the collector on its hosts reads its devices; None where there is nothing to read.
+    metrics: how the collector on its hosts reads its devices; None if there is nothing to read.
 
-    socket_variables: those that name the interface to the other hosts of a model. ray_resource: what Ray calls its
-    devices. scales_out: whether devices of several hosts are linked by ports of their own. over_nics: the variables by
-    which the library of the devices sends over network cards with RDMA, from what the inventory says and the RDMA
-    devices of the host; nothing where it cannot.
+    socket_variables: those with the interface to the other hosts of a model. ray_resource: its devices' name in Ray.
+    scales_out: whether devices of several hosts are linked by ports of their own. over_nics: the variables by which the
+    devices' library sends over network cards with RDMA, from the inventory's network settings and the RDMA devices of
+    the host; empty if it cannot.
     """
 
     name: str
@@ -259,5 +257,5 @@ class Platform:
     reasons: Callable[[Host, str, int, str], list[tuple[str, str]]] = _no_reasons
 
     def is_device_name(self, name: str) -> bool:
-        """Tell whether one of its devices may have a name."""
+        """Return whether one of its devices may have a name."""
         return bool(self.names and re.fullmatch(self.names, name))

@@ -1,4 +1,4 @@
-"""What devices need to send over network cards with RDMA: variables of their libraries, and nodes of the cards."""
+"""Requirements for sending over network cards with RDMA: variables of the libraries, and nodes of the cards."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ DIRECT_KERNEL = "5.12"
 # RDMA pins memory, and the verbs library maps its queues.
 ULIMIT, CAPABILITY = "memlock=-1:-1", "IPC_LOCK"
 CONNECTIONS = Node("/dev/infiniband/rdma_cm")
-# Part of the line rate that all_reduce over hosts must reach: over network cards, and over a card's own ports.
-# The vendor shows 205.9 GB/s for two hosts of Gaudi2, whose 24 ports have 300 GB/s together.
+# Part of the line rate that all_reduce over hosts must reach: over network cards, and over a card's own ports. The
+# vendor reports 205.9 GB/s for two hosts of Gaudi2, whose 24 ports have 300 GB/s together.
 NICS_PART, PORTS_PART = 1 / 2, 1 / 3
 
 
 def over_hccl(between: Between, verbs: Sequence[str]) -> dict[str, str]:
     """Return the variables by which HCCL sends over network cards.
 
-    HCCL chooses for each card the nearest network card, and takes a list of those that it must not use.
+    HCCL selects for each card the nearest network card, and takes a list of those that it must not use.
 
     Args:
-        between: what the inventory says.
+        between: network settings of the inventory.
         verbs: RDMA devices of the host.
     """
     env = {"HCCL_OVER_OFI": "1"}
@@ -35,13 +35,13 @@ def over_hccl(between: Between, verbs: Sequence[str]) -> dict[str, str]:
 
 
 def over_nccl(between: Between, verbs: Sequence[str]) -> dict[str, str]:
-    """Return the variables by which NCCL and RCCL send over network cards: exactly these, by an equals sign."""
+    """Return the variables by which NCCL and RCCL send over network cards; an equals sign selects exactly these."""
     used = between.used(tuple(verbs))
     return {"NCCL_IB_HCA": f"={','.join(used)}"} if used else {}
 
 
 def verbs_nodes(devices: Sequence[str]) -> tuple[Node, ...]:
-    """Return the nodes of RDMA devices; the kernel may number them otherwise after each boot."""
+    """Return the nodes of RDMA devices; the kernel may number them differently after each boot."""
     named = "/sys/class/infiniband/{}/device/infiniband_verbs/*"
     return (*(Node("/dev/infiniband/{name}", named_by=named.format(name)) for name in devices), CONNECTIONS)
 

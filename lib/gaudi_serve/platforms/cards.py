@@ -1,4 +1,4 @@
-"""What platforms of graphics cards say alike of their hosts and cards."""
+"""Functions that platforms of graphics cards share for their hosts and cards."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from ..core.words import counted
 from ..model.host import Host
 from .pci import PciDevice
 
-# Programs that read a card's state or draw a screen with it, which keeps no model from it.
+# Programs that read a card's state or draw a screen with it; they do not prevent a model from using it.
 WATCHERS = (
     *("Xorg", "Xwayland", "gnome-", "kwin", "sddm", "plymouthd", "systemd-logind", "nvtop", "btop"),
     *("amd-smi", "amdgpu_top", "rocm-smi", "gpuagent", "xpu-smi", "xpumd", "xpum"),
 )
-LEAST_KIB = 64 * 1024  # of a card's memory; a screen's cursor is not a model
-FULL_MIB = 4096  # an idle card of the largest kind has a few hundred MiB in use
+LEAST_KIB = 64 * 1024  # of a card's memory; the cursor of a screen is not a model
+FULL_MIB = 4096  # an idle card of the largest kind uses a few hundred MiB
 UNSEEN = "it is on the PCI bus, and {by} does not show it"
 
 
 def first_json(text: str) -> Any:
-    """Return the first JSON of an output that begins a line, among warnings before and after it; None without any."""
+    """Return the first JSON of an output that begins a line, between warnings; None without any."""
     for begin in re.finditer(r"^\s*(?=[\[{])", text, re.MULTILINE):
         try:
             return json.JSONDecoder().raw_decode(text, begin.end())[0]
@@ -33,21 +33,21 @@ def first_json(text: str) -> Any:
 
 
 def plain_name(name: str, maker: str) -> str:
-    """Return a card's name as facts may have it: without signs such as a trade mark's, and with its maker first."""
+    """Return a card's name for the facts: without special signs such as a trade mark's, and with its maker first."""
     text = " ".join(re.sub(r"[^\w .,()/+&\[\]-]", "", name).split())
     own = re.sub(r"\W.*", "", maker)
     return text if text.startswith(f"{maker} ") else f"{maker} {text.removeprefix(f'{own} ')}"
 
 
 def filled(used: int, total: int) -> str | None:
-    """Return what holds a card that no program shows, yet no memory for a model either; figures in MiB."""
+    """Return that a hidden program uses a card if too little memory is free for a model; figures in MiB."""
     if used <= min(FULL_MIB, total // 8 or FULL_MIB):
         return None
     return f"a program that is not shown ({used} of its {total} MiB are used)"
 
 
 def node_problem(index: int | None, root: str) -> str | None:
-    """Return why a card cannot be given to a container: it has no node, or none is there."""
+    """Return why a card cannot be given to a container: it has no node, or the node is missing."""
     if index is None or index < 0:
         return "the driver has no node /dev/dri/renderD* for it"
     path = Path(root, f"dev/dri/renderD{index}")
@@ -55,7 +55,7 @@ def node_problem(index: int | None, root: str) -> str | None:
 
 
 def node_notes(indices: Sequence[int], root: str) -> list[str]:
-    """Return a sentence on the nodes that their group may not use: a server of another user than root cannot."""
+    """Return a sentence on nodes without access for their group: a server of a user other than root cannot use them."""
     closed = []
     for index in indices:
         path = Path(root, f"dev/dri/renderD{index}")
@@ -68,12 +68,12 @@ def node_notes(indices: Sequence[int], root: str) -> list[str]:
 
 
 def lost(on_bus: Mapping[str, PciDevice], seen: Sequence[str], by: str) -> list[dict[str, Any]]:
-    """Return ``unusable_cards`` of those on the bus that nobody shows."""
+    """Return ``unusable_cards`` of the cards on the bus that the tool does not show."""
     return [{"bus_id": bus_id, "problem": UNSEEN.format(by=by)} for bus_id in sorted(set(on_bus) - set(seen))]
 
 
 def mixed(names: Sequence[str]) -> list[str]:
-    """Return a sentence where a host has cards of several kinds."""
+    """Return a sentence if a host has cards of several kinds."""
     kinds = {name: names.count(name) for name in dict.fromkeys(names)}
     if len(kinds) < 2:
         return []
@@ -81,18 +81,18 @@ def mixed(names: Sequence[str]) -> list[str]:
 
 
 def about(host: Host) -> list[str]:
-    """Return what a plan shows of a host."""
+    """Return the lines on a host in a plan."""
     nodes = len({card.numa_node for card in host.cards})
     cards = f"{counted(len(host.cards), 'card')} {host.device_name} on {counted(nodes, 'NUMA node')}"
     return [cards, f"driver {host.driver_version or 'unknown'}"]
 
 
 def reasons(by: str, help_text: str) -> Callable[[Host, str, int, str], list[tuple[str, str]]]:
-    """Return what says why a run must not begin on a host: its cards do not answer, or are not as many as it must have.
+    """Return a function that returns why a run must not begin on a host: cards do not answer, or some are missing.
 
     Args:
-        by: what shows the cards.
-        help_text: what to do where they do not answer.
+        by: the tool that shows the cards.
+        help_text: what to do if they do not answer.
     """
 
     def found(host: Host, host_name: str, cards: int, release: str) -> list[tuple[str, str]]:

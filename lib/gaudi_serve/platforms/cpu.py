@@ -1,4 +1,4 @@
-"""Machines without accelerators: vLLM on the processors. What differs between their architectures is data here."""
+"""Machines without accelerators: vLLM on the processors, with the differences between architectures as data."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from .releases import made_for, official_image
 
 X86, ARM = "x86_64", "aarch64"
 ONE_HOST = ("mp", "uni")
-# vLLM has no name for processors as a resource of Ray. A platform plug-in of the image's own must give them this one:
-# Ray tells a worker its share of those accelerators alone that it knows.
+# vLLM has no Ray resource for processors. A plug-in of the image must give them this one, since Ray reports to a worker
+# only its share of accelerators that Ray knows.
 RAY_RESOURCE, PLUGINS = "HPU", "VLLM_PLUGINS"
 FAST = ("avx512f", "amx_tile")
 SLOW = (
@@ -32,9 +32,10 @@ SLOW = (
 class Kind:
     """An architecture of processors.
 
-    title: how messages call it. needs: the instructions of which it must have one; older: what lacks them. methods: how
-    quantised weights may be, None where the engine alone says it. bfloat16: what computes with it, empty for all.
-    tag: how tags of its images end; empty where vLLM publishes none. recipe: by what one's own is built.
+    title: its name in messages. needs: the instructions of which it must have one; older: processors without them.
+    methods: supported quantisation methods of weights; None if only the engine determines them. bfloat16: processors
+    that compute with it, empty for all. tag: the end of its images' tags; empty if vLLM publishes none. recipe: how to
+    build one.
     """
 
     title: str
@@ -63,14 +64,14 @@ SERVED = ", ".join(kind.title for kind in KINDS.values())
 
 
 def observe(root: str = "/") -> dict[str, Any]:
-    """Return the processors, and no cards. Their name is no ``device_name``, which a cache of recipes is kept by."""
+    """Return the processors, and no cards. Their name is no ``device_name``, which identifies a cache of recipes."""
     found = processors(root)
     slow = found["architecture"] == X86 and "avx2" in found["features"] and not {*FAST} & {*found["features"]}
     return {"device_name": None, "modules": [], "cpu": found, "notes": [SLOW] if slow else []}
 
 
 def _image(host: Host, release: str, live: str) -> str | None:
-    """Return vLLM's own image where there is one for these processors."""
+    """Return vLLM's own image if there is one for these processors."""
     kind = KINDS.get(host.cpu.architecture) if host.cpu else None
     return official_image("cpu", release, live) if kind and kind.tag else None
 
@@ -112,7 +113,7 @@ def _problems(spec: Spec) -> list[Problem]:
 
 
 def _cannot(spec: Spec, model: Architecture, host: Host, cards: Sequence[Card]) -> list[Problem]:
-    """Return what of a model the processors of a host cannot do; nothing where facts do not say what they are."""
+    """Return the features of a model that a host's processors cannot handle; empty if the facts lack the processors."""
     kind = KINDS.get(host.cpu.architecture) if host.cpu else None
     if host.cpu is None or kind is None:
         return []
@@ -136,7 +137,7 @@ def _caches_fp8(cpu: Processor) -> bool:
 
 
 def _images(spec: Spec, kind: Kind) -> list[Problem]:
-    """Return why an official image is none for an architecture; a user's own may be."""
+    """Return why an official image does not fit an architecture; a user's own may."""
     image = str(spec.get("image") or "")
     if made_for(image) != "cpu":
         return []

@@ -31,21 +31,21 @@ from .pci import DISPLAY, SCREEN, PciDevice, bus_text, pci_devices
 from .releases import official_image, vllm_of
 
 VENDOR, TEGRA = "0x10de", "etc/nv_tegra_release"
-CONTROLLER = "0x0302"  # how the class of a card without a screen begins
+CONTROLLER = "0x0302"  # class of a card without a screen
 SWITCH = ("0x0680",)
 INFORMATION = "proc/driver/nvidia/gpus/*/information"
 NODE = re.compile(r"/dev/nvidia(\d{1,3})")
 WATCHERS = ("nvidia-smi", "nvidia-persiste", "nv-hostengine", "dcgm", "Xorg", "Xwayland", "gnome-", "kwin", "nvtop")
-# What a host with memory of its own for processors and cards alike keeps for itself.
+# Reserve of a host whose processors and cards share one memory.
 UNIFIED_KEEPS_MIB = 8192
 VISIBLE, MASK = "NVIDIA_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES"
 COMPATIBILITY = "VLLM_ENABLE_CUDA_COMPATIBILITY"
-# Images of vLLM since this one are made with CUDA 13, which needs a driver as new as this; those before, CUDA 12.
+# Images of vLLM since this one contain CUDA 13, which needs a driver at least as new as this; older ones CUDA 12.
 CUDA_13_SINCE, CUDA_13_DRIVER, CUDA_12_DRIVER, COMPATIBLE_DRIVER = "0.24.0", 580, 525, 535
 CAPABILITY = r"\d{1,2}\.\d"
-OLDEST = (7, 5)  # kernels of the images begin with it
+OLDEST = (7, 5)  # the oldest generation in the images' kernels
 CONSUMER = re.compile(r"GeForce|TITAN")
-# What needs a capability at least: quantisation methods, and attention backends.
+# Minimum capability of quantisation methods and attention backends.
 METHODS = {
     **{"experts_int8": (8, 0), "fbgemm_fp8": (8, 0), "modelopt": (8, 0), "mxfp4": (8, 0), "gpt_oss_mxfp4": (8, 0)},
     **{"fp_quant": (10, 0), "nvfp4_per_token": (10, 0)},
@@ -54,10 +54,10 @@ BACKENDS = {
     **{"FLASH_ATTN": (8, 0), "FLASHINFER": (7, 5), "FLASH_ATTN_MLA": (9, 0), "FLASHMLA": (9, 0)},
     **{"FLASHINFER_MLA": (10, 0), "CUTLASS_MLA": (10, 0)},
 }
-TENS_ALONE = ("FLASHINFER_MLA", "CUTLASS_MLA")  # newer generations have none of their kernels
+TENS_ALONE = ("FLASHINFER_MLA", "CUTLASS_MLA")  # these have no kernels for newer generations
 BFLOAT16 = FP8_CACHE = (8, 0)
 NATIVE_FP8, NATIVE_FP4 = (8, 9), (10, 0)
-INT8_LACKS = 10  # the generation whose kernels for integers of eight bits nobody has written
+INT8_LACKS = 10  # the generation without kernels for eight-bit integers
 
 
 def _on_bus(root: str) -> dict[str, PciDevice]:
@@ -70,10 +70,10 @@ def pci(root: str = "/") -> dict[str, str]:
 
 
 def observe(root: str = "/") -> dict[str, Any]:
-    """Return what nvidia-smi, the driver's files, the PCI bus and the processes say of the cards.
+    """Return the state of the cards from nvidia-smi, the driver's files, the PCI bus and the processes.
 
-    ``module_id`` is nvidia-smi's number of a card. Where cards are divided, their parts are counted instead, one after
-    the other in the order of ``nvidia-smi -L``.
+    ``module_id`` is nvidia-smi's number of a card. If cards are divided, their parts are numbered instead, in the order
+    of ``nvidia-smi -L``.
     """
     on_bus = _on_bus(root)
     told, problem = smi.asked(smi.QUERY)
@@ -110,7 +110,7 @@ def observe(root: str = "/") -> dict[str, Any]:
 
 
 def _silent(on_bus: Mapping[str, PciDevice], problem: str, logged: Mapping[str, CardErrors]) -> dict[str, Any]:
-    """Return what is observed where nvidia-smi shows no card."""
+    """Return the facts if nvidia-smi shows no card."""
     names = bus_text(VENDOR, {one.device: "NVIDIA card" for one in on_bus.values()})
     fatal = {place: errors.fatal for place, errors in logged.items() if place in on_bus and errors.fatal}
     cards = "".join(f"; card {place}: {text}" for place, text in sorted(fatal.items()))
@@ -119,7 +119,7 @@ def _silent(on_bus: Mapping[str, PciDevice], problem: str, logged: Mapping[str, 
 
 
 def _module(row: smi.Row, device: PciDevice | None, minor: int | None, holder: str | None, root: str) -> dict[str, Any]:
-    """Return what facts have of a card, but for its links."""
+    """Return the facts of a card, except its links."""
     total, used = row.number("memory.total"), row.number("memory.used")
     capability = row.fields["compute_cap"]
     unified = row.fields["memory.total"] == "[N/A]"
@@ -139,7 +139,7 @@ def _module(row: smi.Row, device: PciDevice | None, minor: int | None, holder: s
 
 
 def _unread(row: smi.Row, memory: int, minor: int | None) -> str | None:
-    """Return why a card cannot be used that nvidia-smi shows."""
+    """Return why a card that nvidia-smi shows cannot be used."""
     strange = next((text for text in row.fields.values() if text.startswith("[") and text != "[N/A]"), None)
     if strange and strange != "[Not Supported]":
         return f"nvidia-smi says {strange} of it"
@@ -158,7 +158,7 @@ def _unread(row: smi.Row, memory: int, minor: int | None) -> str | None:
 def _lost(
     on_bus: Mapping[str, PciDevice], rows: Sequence[smi.Row], answer: str, logged: Mapping[str, CardErrors]
 ) -> list[dict[str, Any]]:
-    """Return ``unusable_cards`` of those that nvidia-smi does not show, and what else is known of them."""
+    """Return ``unusable_cards`` of those that nvidia-smi does not show, with everything known about them."""
     handles = smi.lost_handles(answer)
     found = []
     for one in lost(on_bus, [row.bus_id for row in rows], "nvidia-smi"):
@@ -171,9 +171,9 @@ def _lost(
 def _wrong(
     rows: Sequence[smi.Row], logged: Mapping[str, CardErrors], root: str
 ) -> tuple[dict[int, str], dict[int, str]]:
-    """Return ``{index: why}`` of the cards that cannot be used, and of those that serve and are sick.
+    """Return ``{index: why}`` of the unusable cards, and of those that work but are sick.
 
-    They have errors that stay, or cannot work before others do.
+    They have permanent errors, or depend on cards that do.
     """
     errors = {one.index: one for one in smi.errors()}
     judged = {row.index: judge(errors.get(row.index), logged.get(row.bus_id, CardErrors())) for row in rows}
@@ -198,7 +198,7 @@ def _topology(rows: Sequence[smi.Row]) -> tuple[dict[tuple[int, int], str], dict
 
 
 def _holders(rows: Sequence[smi.Row], minors: Mapping[str, int], root: str) -> dict[str, str]:
-    """Return ``{uuid: who}`` of the cards and parts that programs use; those in containers are programs, too."""
+    """Return ``{uuid: who}`` of the cards and parts that programs use, including programs in containers."""
     found = smi.programs(smi.asked(smi.PROGRAMS)[0].out)
     if {row.uuid for row in rows} <= found.keys():
         return found
@@ -212,7 +212,7 @@ def _divided(rows: Sequence[smi.Row], modules: Sequence[dict[str, Any]]) -> list
     parts = smi.parts(smi.asked(smi.LIST)[0].out)
     holders = smi.programs(smi.asked(smi.PROGRAMS)[0].out)
     found: list[dict[str, Any]] = []
-    numbers: dict[int, int] = {}  # of the cards that have no parts, by what nvidia-smi calls them
+    numbers: dict[int, int] = {}  # nvidia-smi's numbers of the cards without parts
     for row, module in zip(rows, modules, strict=True):
         mine = [part for part in parts if part.card == row.uuid]
         if not row.divided:
@@ -230,13 +230,13 @@ def _divided(rows: Sequence[smi.Row], modules: Sequence[dict[str, Any]]) -> list
 
 
 def _renumbered(module: Mapping[str, Any], numbers: Mapping[int, int]) -> dict[str, Any]:
-    """Return a card's links and its lack of them by today's numbers; with parts nothing is linked."""
+    """Return a card's present and missing links by the new numbers; parts have no links."""
     links = {str(numbers[int(other)]): kind for other, kind in module["links"].items() if int(other) in numbers}
     return {"links": links, "no_peer": [numbers[other] for other in module["no_peer"] if other in numbers]}
 
 
 def _minors(root: str) -> dict[str, int]:
-    """Return ``{uuid: minor}`` of the cards that the driver has; after a card is lost, the minor is not the index."""
+    """Return ``{uuid: minor}`` of the driver's cards; after a card fails, its minor may differ from its index."""
     found = {}
     for path in sorted(Path(root).glob(INFORMATION)):
         text = read_text(path) or ""
@@ -247,7 +247,7 @@ def _minors(root: str) -> dict[str, int]:
 
 
 def _unified_mib(root: str) -> int:
-    """Return what a card may use of a memory that it shares with the processors, in MiB."""
+    """Return the MiB that a card may use of a memory that it shares with the processors."""
     total = re.search(r"^MemTotal:\s+(\d+)", read_text(Path(root, "proc/meminfo")) or "", re.MULTILINE)
     return max(0, int(total[1]) // 1024 - UNIFIED_KEEPS_MIB) if total else 0
 
@@ -275,7 +275,7 @@ def _text(capability: tuple[int, int]) -> str:
 
 
 def _least(cards: Sequence[Card]) -> tuple[tuple[int, int], str] | None:
-    """Return the lowest capability of some cards, and how messages call the card; None where none is known."""
+    """Return the lowest capability of some cards, and that card's name in messages; None if none is known."""
     known = [(_version(card.capability), card) for card in cards if re.fullmatch(CAPABILITY, card.capability)]
     if not known:
         return None
@@ -335,7 +335,7 @@ def _backend_problems(spec: Spec, capability: tuple[int, int], here: str) -> lis
 
 
 def _driver_problems(spec: Spec, host: Host) -> list[Problem]:
-    """Return whether the host's driver is too old for the CUDA of a model's image; CDI lets nobody check that."""
+    """Return an error if the host's driver is too old for the CUDA of a model's image; CDI does not check this."""
     major = re.match(r"\d+", host.driver_version or "")
     image = str(spec.get("image") or "")
     version = vllm_of(image)
@@ -361,7 +361,7 @@ def _driver_problems(spec: Spec, host: Host) -> list[Problem]:
 
 
 def _capability_notes(spec: Spec, model: Architecture, host: Host, cards: Sequence[Card]) -> list[str]:
-    """Return what of a model these cards do in another way than it says."""
+    """Return the features of a model that these cards handle in another way."""
     found = _least(cards)
     if not found:
         return []
@@ -393,10 +393,10 @@ SHOWN = r"\(UUID: (?P<id>{kind}-[\w/-]+)\)"
 
 
 def _access(host: Host) -> DeviceAccess:
-    """Return how containers get cards: by CDI where the engine takes its names, otherwise by the runtime's variable.
+    """Return how containers get cards: by CDI if the engine accepts its names, otherwise by the runtime's variable.
 
-    Parts of cards have no node of their own to look for. Of an image's own variable, which says ``all``, nothing is
-    left: ``void`` gives nothing by the runtime, if that is the engine's default.
+    Parts of cards have no nodes to verify. An image's own variable with the value ``all`` is overridden: with ``void``
+    the runtime gives no card, if it is the engine's default.
     """
     parts = any(card.alone for card in host.cards)
     return DeviceAccess(
@@ -416,11 +416,11 @@ def _access(host: Host) -> DeviceAccess:
 
 DEVICE = r"GPU UUID:\s*(?P<id>GPU-[\w-]+)[\s\S]*Device Minor:\s*(?P<index>\d+)"
 
-# As Ubuntu has it, NVIDIA's repository (guide of driver installation; since branch 590 names are without the branch
-# there), and Debian. The server packages of Ubuntu, and the open modules, which Blackwell cards need, come first.
+# Names of Ubuntu, of NVIDIA's repository (guide of driver installation; since branch 590 without the branch), and of
+# Debian. The server packages of Ubuntu, and the open modules, which Blackwell cards need, come first.
 DRIVER = Driver(
     listed=("*nvidia*", "cuda-drivers*", "libnvsdm*", "nvlsm"),
-    # Other things are the container toolkit, CUDA's, and modules for one kernel, which follow that kernel.
+    # Excluded are the container toolkit, CUDA, and modules for one kernel, which follow that kernel.
     belongs=(
         r"(?!.*container|nvidia-(cuda|cudnn|docker|hpc|nsight|openjdk|profiler|visual-profiler))"
         r"(nvidia-.*|libnvidia-.*|libnvsdm.*|cuda-drivers.*|nvlsm|xserver-xorg-video-nvidia.*)"
@@ -433,7 +433,8 @@ DRIVER = Driver(
         *("nvidia-driver-{branch}-open", "cuda-drivers-{branch}", "cuda-drivers", "nvidia-driver-{branch}"),
         *("nvidia-open-kernel-dkms", "nvidia-driver"),
     ),
-    # Servers may have no more than the modules and what computes: Ubuntu's headless packages, and NVIDIA's without X.
+    # Servers may have only the modules and the libraries for computing: Ubuntu's headless packages, and NVIDIA's
+    # without X.
     parts=r"nvidia-(headless|dkms|kernel-common|kernel-dkms|kernel-open-dkms|tesla).*|nvidia-driver-cuda",
     usual=str(CUDA_13_DRIVER),
     repository="NVIDIA's CUDA repository for this distribution, or Ubuntu's restricted component",
@@ -448,13 +449,13 @@ DRIVER = Driver(
     users=("nvidia-dcgm", "nvidia-imex"),
 )
 
-# all_reduce of 256 MiB: about half of what nccl-tests give on healthy machines. What NVSwitches add up by themselves is
-# not counted on. H100: NCCL's author has 480, and 370 by rings (NVIDIA/nccl-tests#212); H200: 475, and rings as H100
-# (#272). B200: 830 (NVIDIA/nccl#1807), of which rings make about 670. A100 SXM: 232 (NVIDIA/nccl-tests#175).
-# Pairs with NVLink bridges: A100 208 (#178), H100 PCIe 115 (NVIDIA/nccl#1161). More than two cards over PCI Express
-# share what boards and processors differ in, so there a first figure passes. A pair must reach a quarter of the rate of
-# its slots: without access to each other's memory two RTX 4090 copy 13 of 31.5 GB/s each way, with it 21
-# (tinygrad/open-gpu-kernel-modules#6), and pairs over a socket's bound are slower still.
+# all_reduce of 256 MiB: about half of the results of nccl-tests on healthy machines. Sums that NVSwitches compute are
+# not assumed. H100: NCCL's author reports 480, and 370 by rings (NVIDIA/nccl-tests#212); H200: 475, and rings as H100
+# (#272). B200: 830 (NVIDIA/nccl#1807), of which rings reach about 670. A100 SXM: 232 (NVIDIA/nccl-tests#175). Pairs
+# with NVLink bridges: A100 208 (#178), H100 PCIe 115 (NVIDIA/nccl#1161). The rate of more than two cards over PCI
+# Express depends on boards and processors, so their first figure passes. A pair must reach a quarter of the rate of its
+# slots: without access to each other's memory two RTX 4090 copy 13 of 31.5 GB/s each way, with it 21
+# (tinygrad/open-gpu-kernel-modules#6), and pairs on two sockets are slower still.
 LINKS = Links(
     library="NCCL",
     thresholds=(
@@ -482,7 +483,7 @@ PLATFORM = Platform(
     options=vllm_options,
     image=lambda host, release, live: official_image("cuda", release, live),
     software=lambda release: "vLLM for CUDA",
-    # nvidia-smi counts cards in the order of the bus, CUDA by their speed.
+    # nvidia-smi numbers cards in the order of the bus, CUDA by their speed.
     env={"CUDA_DEVICE_ORDER": "PCI_BUS_ID"},
     env_between={"VLLM_WORKER_MULTIPROC_METHOD": "spawn"},
     ulimits=("memlock=-1:-1", "stack=67108864:67108864"),

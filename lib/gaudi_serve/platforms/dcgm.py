@@ -11,7 +11,7 @@ from .acceptance import FAILED, LONG, NO_RESULT, PASSED, Acceptance, AcceptanceT
 from .cards import first_json
 
 PROGRAM = "/usr/bin/dcgmi"
-# Level 1 is a check of the software alone; level 3 works on the memory, PCIe, power and processors of each card.
+# Level 1 is a check of the software alone; level 3 tests the memory, PCIe, power and processors of each card.
 TESTS = {
     "diag-1": AcceptanceTest("diag-1", "software, libraries and permissions", ("-r", "1"), 1),
     "diag-3": AcceptanceTest("diag-3", "memory, PCIe, power and load", ("-r", "3"), 30),
@@ -29,12 +29,12 @@ def _command(test: AcceptanceTest, _device: str, cards: Sequence[Card] | None) -
 
 
 def read_report(status: int, output: str, cards: Sequence[Card]) -> Report:
-    """Return what a report says: a pass is an exit status of 0, a pass of each card, and nothing but passes and skips.
+    """Return the result of a report: a pass needs exit status 0, a pass of each card, and only passes and skips.
 
     Args:
         status: exit status of dcgmi.
-        output: what it has printed.
-        cards: the tested cards; DCGM counts them as nvidia-smi does.
+        output: its output.
+        cards: the tested cards; DCGM numbers them as nvidia-smi does.
     """
     found = first_json(output)
     results = list(_results(found))
@@ -49,7 +49,7 @@ def read_report(status: int, output: str, cards: Sequence[Card]) -> Report:
     passed = {one for _, ids, word, _ in results if word == PASS for one in ids}
     if other or status:
         return Report(NO_RESULT, "; ".join([*dict.fromkeys(other), f"exit status {status}"]))
-    # Tests of the software are of no card in some versions.
+    # In some versions, tests of the software are not assigned to cards.
     if passed and set(places) - passed:
         return Report(NO_RESULT, f"its report does not name cards {sorted(set(places) - passed)}")
     return Report(PASSED) if any(word == PASS for _, _, word, _ in results) else Report(NO_RESULT, "nothing was tested")

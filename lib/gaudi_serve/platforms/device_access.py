@@ -1,4 +1,4 @@
-"""How a container gets exactly some devices of a host, as data: it goes into a launch file, for the supervisor."""
+"""How a container gets exactly some devices of a host, as data for the launch file, which the supervisor reads."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from ..core.run import read_text
 
 @dataclass(frozen=True)
 class Node:
-    """A file that must be there before a start.
+    """A file that must exist before a start.
 
-    path: a pattern with {index} or {id} of the device. named_by: a pattern of files, of which the first that is there
-    gives {name} in the path; where none is there, the device needs no such node.
+    path: a pattern with {index} or {id} of the device. named_by: a pattern of files, of which the first existing one
+    gives {name} in the path; if none exists, the device needs no such node.
     """
 
     path: str
@@ -28,29 +28,29 @@ class Node:
 class DeviceAccess:
     """How a container gets exactly some devices, and how that is verified.
 
-    A device has an id, by which its driver knows it for good, and an index, which may be another after each boot.
+    A device has an id, by which its driver identifies it permanently, and an index, which may change with each boot.
     Texts with braces are templates: {id} and {index} are those of one device, {ids} and {indices} those of all devices
     of a model, joined by commas.
 
-    given_by: how messages call what gives the devices. ids: the ids of a model's devices, in the order of its
-    module_ids; empty where these are the ids.
+    given_by: the name in messages of what gives the devices. ids: the ids of a model's devices, in the order of its
+    module_ids; empty if these are the ids.
 
-    runtime: the runtime of the container engine, where it must be another than its default. options: of docker create.
-    each: those for every device. variables: of the container, which nothing else may set. forbidden: variables that
-    nothing may set. groups: files whose groups the server is a member of.
+    runtime: the runtime of the container engine, if it must differ from the default. options: of docker create. each:
+    options for every device. variables: of the container, which nothing else may set. forbidden: variables that must
+    not be set. groups: files whose groups the server is a member of.
 
-    files: a pattern of the files that show the devices that are there. device: a regular expression with the groups
-    ``id`` and ``index``, searched in a file's path, a line feed and its text. Without both, an id is its own index.
+    files: a pattern of the files that show the present devices. device: a regular expression with the groups ``id`` and
+    ``index``, searched in a file's path, a line feed and its text. Without both, an id is its own index.
 
-    nodes: what must be there before a start. without: what else happens, for the end of the message that names them.
-    beside: nodes of network cards that the container gets too; each must be there before a start.
+    nodes: nodes that must exist before a start. without: the consequence of missing ones, for the end of the message.
+    beside: nodes of network cards that the container gets too; each must exist before a start.
 
-    inside: a pattern, relative to the container's root, of every node that could have arrived. expected: which of them
-    each device has; a server with others, or fewer, is ended. shows: a program that is run in the container for the
+    inside: a pattern, relative to the container's root, of every node that it may have got. expected: which of them
+    each device has; a server with others, or fewer, is stopped. shows: a program that is run in the container for the
     same purpose. shown: a regular expression with the group ``id`` of each device in its output.
 
-    error: the variable of the container by which the runtime reports what went wrong. hint: what to do where the
-    runtime has ended silently.
+    error: the variable of the container by which the runtime reports an error. hint: what to do if the runtime has
+    ended silently.
     """
 
     given_by: str = "the container engine"
@@ -74,20 +74,20 @@ class DeviceAccess:
     hint: str = ""
 
     def as_dict(self) -> dict[str, Any]:
-        """Return what stands in a launch file: all that is not empty, as JSON has it; the runtime stands beside it."""
+        """Return the content for a launch file in JSON: all non-empty fields, but the runtime is a separate entry."""
         known = {key: value for key, value in asdict(self).items() if value and key != "runtime"}
         found: dict[str, Any] = json.loads(json.dumps(known))
         return found
 
     def docker_options(self, indices: Sequence[int], ids: Sequence[str] = (), root: str = "/") -> list[str]:
-        """Return the options by which docker run gives these devices to a container that is not a model's."""
+        """Return the docker run options that give these devices to a container that is not a model's."""
         known = {"indices": ",".join(map(str, indices)), "ids": ",".join(ids or map(str, indices))}
         options = ["--runtime", self.runtime] if self.runtime else []
         options += [_filled(option, known) for option in self.options]
         for index, name in zip(indices, ids or map(str, indices), strict=True):
             options += [_filled(option, {"index": str(index), "id": name}) for option in self.each]
         files = [_below(root, path) for pattern in self.groups for path in self._each(pattern, indices, ids)]
-        # By number: an image need not know the name.
+        # Use the number: an image may lack the name.
         for group in sorted({path.stat().st_gid for found in files for path in found}):
             options += ["--group-add", str(group)]
         for name, value in self.variables.items():
@@ -95,7 +95,7 @@ class DeviceAccess:
         return options
 
     def missing_nodes(self, indices: Sequence[int], ids: Sequence[str] = (), root: str = "/") -> list[str]:
-        """Return the nodes of these devices that are not there, without which some runtimes leave a device out."""
+        """Return the missing nodes of these devices; without them some runtimes omit a device."""
         missing = []
         for index, name in zip(indices, ids or map(str, indices), strict=True):
             for node in self.nodes:
@@ -109,7 +109,7 @@ class DeviceAccess:
         return list(dict.fromkeys(missing))
 
     def nodes_beside(self, root: str = "/") -> tuple[list[str], list[str]]:
-        """Return the nodes of network cards that the container gets, and what is missing of them."""
+        """Return the nodes of network cards that the container gets, and the missing ones."""
         found, missing = [], []
         for node in self.beside:
             by = _below(root, node.named_by) if node.named_by else []
@@ -129,10 +129,10 @@ class DeviceAccess:
         ]
 
     def ids_of(self, environment: Sequence[str], root: str = "/") -> list[str]:
-        """Return the ids of the devices that a container was given by a variable, or nothing where it was not."""
+        """Return the ids of the devices that a variable gave to a container; empty without that variable."""
         templates = {name: value for name, value in self.variables.items() if value in ("{indices}", "{ids}")}
         given = [entry.partition("=") for entry in environment if entry.partition("=")[0] in templates]
-        # Of a version that set it twice, the supervisor's is the last.
+        # An old version set it twice; the supervisor's value is the last.
         words = given[-1][2].split(",") if given else []
         if not given or templates[given[-1][0]] == "{ids}":
             return words
@@ -150,7 +150,7 @@ class DeviceAccess:
 
 
 def _below(root: str, pattern: str) -> list[Path]:
-    """Return the files of a pattern, with or without a slash in front."""
+    """Return the files of a pattern, with or without a leading slash."""
     return sorted(Path(root).glob(pattern.removeprefix("/")))
 
 

@@ -1,4 +1,4 @@
-"""Which programs have a device's node open: what a vendor's tool may not show in its table of processes."""
+"""Programs that have a device's node open; a vendor's tool may omit them from its table of processes."""
 
 # A host has thousands of open files: a Path for each would take as long as everything else that is read.
 # ruff: noqa: PTH115, PTH208
@@ -10,7 +10,7 @@ import re
 
 from ..core.run import read_text
 
-# What the kernel's graphics drivers say of an open file: amdgpu, xe and i915 in this order.
+# Memory of an open file according to the kernel's graphics drivers: amdgpu, xe and i915 in this order.
 MEMORY = re.compile(r"^drm-(?:memory-vram|resident-vram\d+|resident-local\d+):\s*(\d+)\s*([KM]?)iB", re.MULTILINE)
 
 
@@ -21,16 +21,16 @@ def device_holders(
     besides: frozenset[str] = frozenset(),
     least_kib: int = 0,
 ) -> dict[int, str]:
-    """Return ``{index: "python3 (pid 4711), which has /dev/accel/accel0 open"}`` of the devices that programs hold.
+    """Return ``{index: "python3 (pid 4711), which has /dev/accel/accel0 open"}`` of the devices that programs use.
 
-    Programs whose files this user may not see are left out.
+    Programs whose files this user may not see are omitted.
 
     Args:
         nodes: the paths of the devices' nodes, with the index as the first group.
-        watchers: how the names of programs begin that hold no device though they open its nodes.
+        watchers: first parts of the names of programs that open nodes without using the device.
         root: of the host.
-        besides: the numbers of programs of which something else says what they hold.
-        least_kib: memory of a device below which a program does not hold it, where the driver says how much it has.
+        besides: the process IDs of programs whose devices are known from elsewhere.
+        least_kib: a program with less device memory does not count, if the driver reports its memory.
     """
     found: dict[int, str] = {}
     for process in sorted(os.listdir(f"{root}/proc")):
@@ -51,7 +51,7 @@ def device_holders(
 
 
 def _holds(fdinfo: str, least_kib: int) -> bool:
-    """Tell whether an open file of a graphics driver has memory of its device; true where the driver does not say."""
+    """Return whether an open file of a graphics driver has device memory; true if the driver does not report it."""
     sizes = MEMORY.findall(read_text(fdinfo) or "") if least_kib else []
     return not sizes or sum(int(size) * (1024 if unit == "M" else 1) for size, unit in sizes) >= least_kib
 

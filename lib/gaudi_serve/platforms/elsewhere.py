@@ -1,4 +1,4 @@
-"""Machines that are recognised and not served: each says in one sentence why, and what its vendor gives instead."""
+"""Machines that are recognised but not supported: each with the reason and its vendor's alternative in one sentence."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from .base import Platform
 from .pci import pci_devices
 
 TPU_VENDOR, NEURON_VENDOR = "0x1ae0", "0x1d0f"
-# Both vendors have network cards and disks of their own on the same clouds, so the ids decide.
+# Both vendors also have network cards and disks in the same clouds, so the ids decide.
 TPU_IDS = ("0027", "0056", "005e", "0062", "0063", "006f", "0076")
 NEURON_IDS = ("7064", "7065", "7066", "7067", "7164", "7264", "7364", "7564")
 TPU = (
@@ -34,7 +34,7 @@ OPENVINO = (
 
 
 def _on_bus(vendor: str, ids: tuple[str, ...]) -> Callable[[str], dict[str, str]]:
-    """Return what lists a vendor's accelerators on the bus by their PCI device ids."""
+    """Return a function that lists a vendor's accelerators on the bus by their PCI device ids."""
 
     def pci(root: str) -> dict[str, str]:
         found = pci_devices(root, vendor, ("0x",))
@@ -46,14 +46,14 @@ def _on_bus(vendor: str, ids: tuple[str, ...]) -> Callable[[str], dict[str, str]
 def _elsewhere(
     name: str, title: str, refused: str, pci: Callable[[str], dict[str, str]] = lambda root: {}, nodes: str = ""
 ) -> Platform:
-    """Return a platform that is refused.
+    """Return a platform that is not supported.
 
     Args:
         name: of the platform.
-        title: how messages call its hosts.
-        refused: why, and the vendor's way.
-        pci: its devices on the bus; without it, no Linux host shows itself as one, and only an inventory can name it.
-        nodes: a pattern of files of its driver, where a machine hides its bus.
+        title: its hosts' name in messages.
+        refused: the reason, and the vendor's alternative.
+        pci: its devices on the bus; without it, no Linux host is recognised, and only an inventory can name it.
+        nodes: a pattern of files of its driver, for machines that hide their bus.
     """
 
     def observe(root: str = "/") -> dict[str, Any]:
@@ -74,7 +74,7 @@ def _elsewhere(
     )
 
 
-# A node of VFIO is that of any device which is passed on, and says nothing without one of Google's on the bus.
+# A VFIO node may belong to any passed-through device; it counts only together with one of Google's on the bus.
 ELSEWHERE = (
     _elsewhere("tpu", "TPU", TPU, _on_bus(TPU_VENDOR, TPU_IDS)),
     _elsewhere("neuron", "Neuron", NEURON, _on_bus(NEURON_VENDOR, NEURON_IDS), "dev/neuron[0-9]*"),

@@ -1,4 +1,4 @@
-"""Intel Gaudi: cards that a model is given some of, by the habana container runtime."""
+"""Intel Gaudi: a model gets some of a host's cards, by the habana container runtime."""
 
 from __future__ import annotations
 
@@ -31,32 +31,32 @@ from .releases import RELEASES, UPSTREAM_TORCH, release_of, together
 
 FIELDS = "index,module_id,bus_id,name,driver_version,memory.total,memory.used"
 VENDOR = "0x1da3"
-# Generations by PCI device id, where no tool says the name.
+# Generations by PCI device id, for hosts on which no tool shows the name.
 BY_PCI = {"1020": "Gaudi2", "1021": "Gaudi2", "1030": "Gaudi2", **{f"106{digit:x}": "Gaudi3" for digit in range(16)}}
-FULL_MIB = 4096  # an idle card reads 768; driver and firmware never keep more than half of this
+FULL_MIB = 4096  # an idle card shows 768; driver and firmware never use more than half of this
 
 
 PCI_ADDR = "sys/class/accel/accel[0-9]*/device/pci_addr"
-# The nodes of a card, and what opens its control node to read its state, which keeps no model from it.
+# The nodes of a card, and programs that open its control node only to read its state.
 NODE = re.compile(r"/dev/accel/accel(?:_controlD)?(\d{1,3})")
 WATCHERS = ("hl-smi", "hl_smi", "metric-exporter", "gaudi-metric")
 MISSING = "it is on the PCI bus, and hl-smi does not show it"
 QUAD = 4
 LAZY = "PT_HPU_LAZY_MODE"
-# Repositories of the vendor's images carry their release as a part of the path; others may have it as their tag.
+# Repositories of the vendor's images have the release in their path; other images may have it as their tag.
 VENDOR_IMAGE = re.compile(r"/gaudi-docker/(\d+\.\d+\.\d+)/")
 TAG = re.compile(r":(\d+\.\d+\.\d+)(?![\d.])[^/:@]*(?:@|$)")
 ONE_RELEASE, RELEASE_KEY = "both must be of one release", "accelerator_release"
 
 
 def _image(_: Host, release: str, _live: str) -> str | None:
-    """Return the vendor's ready image of a release; of most there is none."""
+    """Return the vendor's ready image of a release; most releases have none."""
     row = release_of(release)
     return row.ready(release) if row else None
 
 
 def _options(release: str) -> frozenset[str]:
-    # Of 1.22 and 1.23 the options are not known exactly.
+    # The exact options of 1.22 and 1.23 are unknown.
     return FORK_1_21 if release.startswith("1.21.") else OPTION_NAMES
 
 
@@ -69,7 +69,7 @@ def _problems(spec: Spec) -> list[Problem]:
     if spec.get("block_size") not in (None, BLOCK):
         problems.append(("block_size", spec["block_size"], f"must be {BLOCK}, the block of Gaudi's KV cache"))
     if spec.get("kv_cache_memory_bytes") is not None:
-        # Of the plugin no version from 0.10.1 to 0.27 reads it in its own worker, and the fork is older than it.
+        # No version of the plugin from 0.10.1 to 0.27 reads it in its own worker, and the fork is older than it.
         allowed = (
             "is read by no server on Gaudi: the plugin's KV cache is what gpu_memory_utilization leaves, silently; "
             f"set num_gpu_blocks_override, in blocks of {BLOCK} tokens, or gpu_memory_utilization"
@@ -82,7 +82,7 @@ def _problems(spec: Spec) -> list[Problem]:
 
 
 def _lazy(spec: Spec) -> bool:
-    """Tell whether a model's own environment asks for lazy mode."""
+    """Return whether a model's own environment enables lazy mode."""
     return str((spec.get("env") or {}).get(LAZY)) == "1"
 
 
@@ -99,7 +99,7 @@ def _notes(spec: Spec, release: str) -> list[str]:
 
 
 def _image_problems(spec: Spec, release: str) -> list[Problem]:
-    """Return whether an image of the vendor is of another release, as the path of its name says."""
+    """Return an error if an image of the vendor is of another release, according to the path of its name."""
     vendor = VENDOR_IMAGE.search(str(spec.get("image") or ""))
     if not vendor or together(vendor[1], release):
         return []
@@ -107,7 +107,7 @@ def _image_problems(spec: Spec, release: str) -> list[Problem]:
 
 
 def _here(root: str) -> bool:
-    """Tell whether Gaudi cards are there: by PCI vendor 1da3, or by the driver's device class."""
+    """Return whether Gaudi cards exist: by PCI vendor 1da3, or by the driver's device class."""
     if any(Path(root, "sys/class/accel").glob("accel*")):
         return True
     return bool(pci_cards(root))
@@ -119,10 +119,10 @@ def pci_cards(root: str = "/") -> dict[str, str]:
 
 
 def _observe(root: str = "/") -> dict[str, Any]:
-    """Return what hl-smi, the PCI bus and the processes say of the cards; ``problem`` where hl-smi fails.
+    """Return the state of the cards from hl-smi, the PCI bus and the processes; ``problem`` if hl-smi fails.
 
-    ``modules``: every card of a known module_id, with ``problem`` where it cannot be used; ``unusable_cards``: the
-    others that cannot; ``pci_cards``: how many are on the bus.
+    ``modules``: every card of a known module_id, with ``problem`` if it cannot be used; ``unusable_cards``: the other
+    unusable ones; ``pci_cards``: how many are on the bus.
     """
     on_bus = pci_cards(root)
     nothing: dict[str, Any] = {"device_name": None, "driver_version": None, "memory_mib": 0, "modules": []}
@@ -140,7 +140,7 @@ def _observe(root: str = "/") -> dict[str, Any]:
     if not listed:
         return {**nothing, "problem": [row.problem for row in bad], "pci_cards": len(on_bus)}
     holders = hl_smi_processes(run(["hl-smi"]).out)
-    # Every program's files are looked through, which no card needs that hl-smi shows a process of.
+    # This reads the open files of every program, so skip it if hl-smi shows a process on every card.
     opened = {} if {card["index"] for card in listed} <= holders.keys() else device_holders(NODE, WATCHERS, root)
     modules, (health, notes) = [], cards_health(run, listed)
     for card in listed:
@@ -165,7 +165,7 @@ def _unread_rows(listed: Sequence[Mapping[str, Any]]) -> list[BadRow]:
 
 
 def _module(card: Mapping[str, Any], held_by: str | None) -> dict[str, Any]:
-    """Return what facts have of a card that hl-smi shows."""
+    """Return the facts of a card that hl-smi shows."""
     return {
         **{key: card.get(key) for key in ("module_id", "index", "bus_id")},
         "in_use": held_by is not None,
@@ -176,7 +176,7 @@ def _module(card: Mapping[str, Any], held_by: str | None) -> dict[str, Any]:
 
 
 def _filled(card: Mapping[str, Any]) -> str | None:
-    """Return what holds a card that has no process, yet no memory for a model either."""
+    """Return that a hidden program uses a card if too little memory is free for a model."""
     used, total = _mib(card.get("memory.used")), _mib(card.get("memory.total"))
     if used <= FULL_MIB:
         return None
@@ -184,7 +184,7 @@ def _filled(card: Mapping[str, Any]) -> str | None:
 
 
 def _unread(card: Mapping[str, Any]) -> str:
-    """Return why a card cannot be used that hl-smi knows, but cannot read; empty where it can."""
+    """Return why a card in hl-smi's table cannot be read; empty if it can."""
     unread = [name for name in ("name", "memory.total", "memory.used") if not re.search(r"\d", card[name])]
     return f"hl-smi cannot read its {' and '.join(unread)}" if unread else ""
 
@@ -194,7 +194,7 @@ def _bus_id(card: Mapping[str, Any]) -> str:
 
 
 def _slots(root: str) -> list[BadRow]:
-    """Return index, bus_id and module_id of the cards that the driver knows, as BadRows without a problem."""
+    """Return index, bus_id and module_id of the driver's cards, as BadRows without a problem."""
     found = []
     for path in Path(root).glob(PCI_ADDR):
         index, slot = (
@@ -210,17 +210,17 @@ def _slots(root: str) -> list[BadRow]:
 def _sick(
     slots: Sequence[BadRow], on_bus: Mapping[str, str], listed: Sequence[Mapping[str, Any]], bad: Sequence[BadRow]
 ) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
-    """Return the cards that cannot be used: those of a known module_id as modules, and the others.
+    """Return the unusable cards: those of a known module_id as modules, and the others.
 
     Args:
-        slots: the cards that the driver knows.
+        slots: the cards of the driver.
         on_bus: the cards on the PCI bus.
         listed: the cards that hl-smi shows.
-        bad: its rows that cannot be used.
+        bad: its unusable rows.
     """
     rows = [_identified(row, slots) for row in bad]
     left = sorted(set(on_bus) - {_bus_id(card) for card in listed} - {row.bus_id for row in rows})
-    # Rows of which nobody knows the card are of some of these.
+    # Rows of an unknown card belong to some of these.
     if len(left) > sum(row.bus_id is None for row in rows):
         rows += [_identified(BadRow(MISSING, bus_id=bus_id), slots) for bus_id in left]
     modules: dict[int, dict[str, Any]] = {}
@@ -237,7 +237,7 @@ def _sick(
 
 
 def _identified(row: BadRow, slots: Sequence[BadRow]) -> BadRow:
-    """Return a row with what the driver knows of its card."""
+    """Return a row with the driver's data of its card."""
     same = [slot for slot in slots if row.bus_id == slot.bus_id or (row.bus_id is None and row.index == slot.index)]
     if not same:
         return row
@@ -246,13 +246,13 @@ def _identified(row: BadRow, slots: Sequence[BadRow]) -> BadRow:
 
 
 def _bus_lines(on_bus: Mapping[str, str]) -> list[str]:
-    """Return what the PCI bus says of cards that do not answer."""
+    """Return the PCI bus's data of cards that do not answer."""
     kinds = Counter(f"{BY_PCI.get(device, 'of an unknown kind')} (1da3:{device})" for device in on_bus.values())
     return [f"; on the PCI bus: {', '.join(f'{count} {kind}' for kind, count in kinds.items())}"] if kinds else []
 
 
 def _mib(text: str | None) -> int:
-    """Return the number of a cell such as ``768 MiB``; 0 where nothing can be read."""
+    """Return the number of a cell such as ``768 MiB``; 0 if it cannot be read."""
     digits = re.match(r"\s*(\d+)", text or "")
     return int(digits[1]) if digits else 0
 
@@ -282,7 +282,7 @@ def _reasons(host: Host, host_name: str, cards: int, release: str) -> list[tuple
     if not row:
         known = ", ".join(one.about for one in RELEASES)
         reasons.append((RELEASE_KEY, f"{host_name}: {RELEASE_KEY} {release} is not known; known are {known}"))
-    # Facts written by hand may leave the driver out: it is yet to be installed.
+    # Handwritten facts may omit the driver: it is yet to be installed.
     driver = host.driver_version
     if driver is not None and not together(driver, release):
         text = (
@@ -321,8 +321,9 @@ RUNTIME = Runtime(
     programs=("habana-container-hook", "habana-container-cli"),
     settings=SETTINGS,
 )
-# Silently, the runtime drops unknown indices and missing nodes, and adds cards of the same last digit; without a node
-# it makes no container, or since 1.16 one that lacks it. It takes the first of two variables, and its hook the last.
+# The runtime silently drops unknown indices and missing nodes, and adds cards with the same last digit. Without a node
+# it creates no container, or since 1.16 one without the device. It uses the first of two variables, and its hook the
+# last.
 ACCESS = DeviceAccess(
     given_by="the habana runtime",
     runtime=RUNTIME.name,
@@ -340,17 +341,17 @@ ACCESS = DeviceAccess(
     inside="dev/accel/accel*",
     expected=("accel{index}", "accel_controlD{index}"),
     error="HABANA_RUNTIME_ERROR",
-    # The runtime says on a standard error that nobody reads why it makes no container.
+    # The runtime writes the reason to a standard error that no program reads.
     hint=(
         'the habana runtime writes its reason only to its log: set debug = "/var/log/habana-container-runtime.log" in '
         f"section habana-container-runtime of {PATH}, and look there after the next try"
     ),
 )
 
-# all_reduce of 32 MB: about half of what a healthy machine gives, by which gross faults are found. HL-225: the vendor
-# measures 258 on one host and 206 on two; another tool for fleets alarms below 127. HL-325: links of twice the speed;
+# all_reduce of 32 MB: about half of the result of a healthy machine, to find gross faults. HL-225: the vendor measures
+# 258 on one host and 206 on two; another tool for fleets raises an alarm below 127. HL-325: links of twice the speed;
 # the vendor's page of collectives measures 513 on one host, at 256 MB. HL-288: 18 to 20 across the two groups without
-# host NICs. HL-338: nothing is published; its slowest way, over PCI Express, is no slower than that of HL-288.
+# host NICs. HL-338: nothing is published; its slowest path, over PCI Express, is no slower than that of HL-288.
 LINKS = Links(
     library="HCCL",
     thresholds=(
@@ -365,7 +366,7 @@ LINKS = Links(
 
 
 def _scales_out(host: Host) -> bool:
-    """Tell whether cards have ports to those of other hosts: the PCIe card HL-288 has none."""
+    """Return whether cards have ports to those of other hosts: the PCIe card HL-288 has none."""
     return not str(host.device_name or "").startswith("HL-288")
 
 

@@ -1,6 +1,6 @@
-"""The habana runtime's config.toml: edited where that is safe, and what of it lets no container start.
+"""The habana runtime's config.toml: safe edits, and settings with which no container starts.
 
-Only the controller reads TOML: the hosts' Python may be one without tomllib.
+Only the controller parses TOML: the hosts' Python may lack tomllib.
 """
 
 from __future__ import annotations
@@ -26,7 +26,10 @@ LEVEL = re.compile(r"(debug|info|warn|error)([+-]\d+)?", re.IGNORECASE)
 
 @dataclass(frozen=True)
 class Rule:
-    """What a key may have. Every value of another type ends the runtime or its hook; what a wrong one does is said."""
+    """The allowed values of a key. A value of another type ends the runtime or its hook.
+
+    effect: what another wrong value does.
+    """
 
     type: type
     allowed: str
@@ -34,7 +37,7 @@ class Rule:
     effect: str = ""
 
     def problem(self, key: str, value: Any) -> str | None:
-        """Return what is wrong with a value, and what to do."""
+        """Return the error in a value, and what to do."""
         typed = type(value) is self.type
         if typed and self.right(value):
             return None
@@ -45,7 +48,7 @@ class Rule:
 
 
 SWITCH, TEXT, PLACE = Rule(bool, "true or false"), Rule(str, "a text"), Rule(str, "a path", bool)
-# What the runtime and its hook read, by section; other keys mean nothing.
+# The keys that the runtime and its hook read, by section; other keys have no effect.
 RULES: dict[str, dict[str, Rule]] = {
     "": {
         "accept-habana-visible-devices-envvar-when-unprivileged": Rule(
@@ -70,10 +73,10 @@ RULES: dict[str, dict[str, Rule]] = {
 
 
 def parsed(text: str | None, host_name: str = "this host") -> dict[str, Any]:
-    """Return the file's content with sections and keys in lowercase letters: the runtime reads them in any.
+    """Return the file's content with sections and keys in lowercase: the runtime ignores their case.
 
     Raises:
-        InputError: with the place, where the text is not TOML.
+        InputError: with the place, if the text is not TOML.
     """
     import tomllib
 
@@ -96,15 +99,15 @@ def habana_config(text: str | None, host_name: str = "this host") -> str:
     """Return the habana runtime's config.toml with ``visible_devices_all_as_default = false``.
 
     Without it, a container of this runtime that names no cards gets all of them. The runtime reads the key in its own
-    section only. All else stays to the letter, in every way in which TOML lets a section be written.
+    section only. All other text stays unchanged, in every way in which TOML lets a section be written.
 
     Args:
-        text: the file's text, None where there is none.
-        host_name: how messages call the host.
+        text: the file's text, None if there is no file.
+        host_name: name of the host in messages.
 
     Raises:
-        InputError: where the text is not TOML, its section no table, or where no edit of one line leaves all else what
-            it is.
+        InputError: if the text is not TOML, its section is no table, or no edit of one line keeps everything else
+            unchanged.
     """
     found = parsed(text, host_name)
     if not isinstance(found.get(SECTION, {}), dict):
@@ -124,11 +127,11 @@ def habana_config(text: str | None, host_name: str = "this host") -> str:
 
 
 def habana_config_problems(text: str | None, host_name: str = "this host") -> list[str]:
-    """Return why no server can start with this config.toml, as sentences; what habana_config mends is none.
+    """Return why no server can start with this config.toml, as sentences, except errors that habana_config repairs.
 
     Args:
-        text: the file's text, None where there is none.
-        host_name: how messages call the host.
+        text: the file's text, None if there is no file.
+        host_name: name of the host in messages.
     """
     reasons = []
     try:
@@ -146,7 +149,7 @@ def habana_config_problems(text: str | None, host_name: str = "this host") -> li
 
 
 def habana_config_notes(text: str | None) -> list[str]:
-    """Return what a user should know of a config.toml with which servers start."""
+    """Return notes for users on a config.toml with which servers start."""
     try:
         off = parsed(text).get("mount_uverbs") is False
     except InputError:
@@ -155,7 +158,7 @@ def habana_config_notes(text: str | None) -> list[str]:
 
 
 def named_programs(text: str) -> set[str]:
-    """Return habana-container-cli where a config.toml names its path; its owner knows which that is."""
+    """Return habana-container-cli if a config.toml sets its path, which is then the user's choice."""
     lines = re.MULTILINE | re.IGNORECASE
     section = re.search(r"^\s*\[\s*[\"']?habana-container-cli[\"']?\s*\]([^\[]*)", text, lines)
     named = section and re.search(r"^\s*path\s*=", section[1], lines)
@@ -181,11 +184,11 @@ def _refusal(host_name: str, text: str) -> InputError:
 
 
 def _edits(text: str) -> Iterator[str]:
-    """Yield the texts that one changed line makes, the most natural first; which of them is right, TOML itself says."""
+    """Yield the texts that one changed line makes, the most natural first; the caller checks them as TOML."""
     lines = text.split("\n")
     for begin in (number + 1 for number, line in enumerate(lines) if HEADER.fullmatch(line)):
         end = next((i for i in range(begin, len(lines)) if lines[i].lstrip().startswith("[")), len(lines))
-        # A line in force goes before one that is commented out: the key twice would be no TOML.
+        # An active line comes before a commented one: with both, the key would occur twice, which TOML forbids.
         for number in range(begin, end):
             if OF_KEY.match(lines[number]):
                 yield _with(lines, number, number + 1, WANTED)

@@ -1,8 +1,8 @@
 """hl_qual, the vendor's acceptance test of Gaudi2 and Gaudi3: its suites, and a reader of its report.
 
-Arguments and times are those of the vendor's guide and of fleets that use the tool (omnia, Intel's cloud); where the
-tool takes no time as an argument, minutes are an estimate. What lines of the report say besides a header, a verdict and
-one line a card nobody has published as text, so everything else is not a result, and the raw log is kept.
+Arguments and times are those of the vendor's guide and of fleets that use the tool (omnia, Intel's cloud); if the tool
+takes no time as an argument, minutes are an estimate. Only the header, the verdict and one line a card are published as
+text. All other lines of a report are therefore not a result, and the raw log is saved.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ ENV = {
     "HABANA_PLUGINS_LIB_PATH": "/opt/habanalabs/habana_plugins",
     "DATA_LOADER_AEON_LIB_PATH": "/usr/lib/habanalabs/libaeon.so",
 }
-# What the packages set in login shells comes first, as the vendor has it; the tool runs in its own folder.
+# First load the packages' settings for login shells, as the vendor does; the tool runs in its own folder.
 SHELL = """for file in /etc/profile.d/habanalabs.sh /etc/profile.d/habanalabs-rdma-core.sh; do
   [ ! -r "$file" ] || . "$file" >/dev/null 2>&1
 done
@@ -52,7 +52,7 @@ PAIRS = (*PARALLEL, "-i", "50", "-nic_base", "-test_type", "pairs")
 SERDES = AcceptanceTest("serdes-pairs", "ports between the cards, in pairs", PAIRS, 3)
 ALL_REDUCE = (*PARALLEL, "-i", "50", "-ep", "100", "-nic_base", "-test_type", "allreduce")
 EDP = (*PARALLEL, "-e", "-t", "40", "-Tw", "3", "-Ts", "1")
-# Ports 8, 22 and 23 lead out of the box.
+# Ports 8, 22 and 23 lead out of the machine.
 E2E = (*PARALLEL, "-t", "30", "-e2e_concurrency", "-disable_ports", "8,22,23")
 SOURCE = (
     "lists of Intel's cloud for Gaudi3 have it commented out as failing, and known issues of omnia expect a fix in the "
@@ -100,21 +100,21 @@ def _program(device: str) -> str:
 
 
 def _command(test: AcceptanceTest, device: str, cards: Sequence[Card] | None) -> list[str]:
-    """Return the command of a test, without the text screen that a script has no terminal for."""
+    """Return the command of a test, without the text screen, which needs a terminal."""
     chosen = "all" if cards is None else ",".join(str(card["bus_id"]) for card in cards if card["bus_id"])
     generation, folder = _generation(device).lower(), FOLDERS[_generation(device)]
     return ["bash", "-c", SHELL, "hl_qual", folder, f"-{generation}", "-c", chosen, *test.arguments, "-dis_mon"]
 
 
 def read_report(status: int, output: str, cards: Sequence[Card]) -> Report:
-    """Return what a report says.
+    """Return the result of a report.
 
     A pass is an exit status of 0, the header, PASSED in the line below it, and PASSED of each card. A failure is FAILED
     below the header. Everything else is not a result.
 
     Args:
         status: the tool's exit status.
-        output: what it has printed.
+        output: its output.
         cards: the tested cards in their order.
     """
     lines = ANSI.sub("", output).splitlines()
@@ -152,7 +152,7 @@ def _rows(lines: Sequence[str]) -> list[tuple[str, str]]:
 
 
 def _failed(rows: Sequence[tuple[str, str]], cards: Sequence[Card]) -> tuple[int, ...]:
-    """Return the places of the cards that failed, by the bus_id in their line; empty where one cannot be told."""
+    """Return the indices of the cards that failed, by the bus_id in their line; empty if one cannot be identified."""
     places = {str(card["bus_id"]).lower(): place for place, card in enumerate(cards)}
     found = []
     for line, word in rows:

@@ -1,4 +1,4 @@
-"""Parsers of what hl-smi prints, and what a host's cards look like through it."""
+"""Parsers of hl-smi's output about a host's cards."""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ PROCESS = re.compile(r"^\|\s*(\d+)\s+(\d+)\s+(\S+)\s+(\S.*?)\s+(\d+)\s*MiB\s*\|?
 LINK = re.compile(r"\s*port\s+([0-9]+)\s*:\s*(UP|DOWN)\s*", re.IGNORECASE)
 BUS_ID = re.compile(r"[0-9a-f]{4}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-9a-f]", re.IGNORECASE)
 CPUS = re.compile(r"([0-9]{1,5})(?:-([0-9]{1,5}))?")
-# Far above every machine (16 cards, 24 ports, 8 NUMA nodes), and far below what garbage holds.
+# Far above every machine (16 cards, 24 ports, 8 NUMA nodes), and far below the numbers in garbage.
 LARGEST_NUMBER = 255
 LONGEST_LINE = 2000  # characters; the widest query prints about 300
 
 
 def text_lines(tool: str, text: Any) -> list[tuple[str, str]]:
-    """Return the lines of a tool's output that are not blank, without colours, each with its place.
+    """Return the non-blank lines of a tool's output, without colours, each with its place.
 
     Raises:
-        InputError: when the output is not a text.
+        InputError: if the output is not a text.
     """
     if not isinstance(text, str):
         raise InputError(f"{tool}: {shown(text)} is not the text of its output")
@@ -46,14 +46,14 @@ def _lines(tool: str, text: Any) -> Iterator[tuple[str, str]]:
 
 
 def _number(text: str) -> int | None:
-    """Return a number of a table, or None where the text is none that can be."""
+    """Return a number of a table, or None if the text is not a plausible number."""
     fits = re.fullmatch(r"[0-9]{1,9}", text) and int(text) <= LARGEST_NUMBER
     return int(text) if fits else None
 
 
 @dataclass(frozen=True)
 class BadRow:
-    """A row of hl-smi's table of cards that cannot be used, and the cells of it that can be read."""
+    """An unusable row of hl-smi's table of cards, and its readable cells."""
 
     problem: str
     module_id: int | None = None
@@ -65,10 +65,10 @@ def hl_smi_modules(text: str) -> list[dict[str, Any]]:
     """Parse ``hl-smi -Q index,module_id[,...] -f csv``, or two columns without a header (``noheader``).
 
     Returns:
-        One mapping a card, by index: ``index`` and ``module_id`` as integers, further fields as text.
+        One mapping a card, sorted by index: ``index`` and ``module_id`` as integers, further fields as text.
 
     Raises:
-        InputError: with the line that is not of the format, or when no line has a card.
+        InputError: with the invalid line, or if no line has a card.
     """
     header, lines = _card_table(text)
     cards: list[dict[str, Any]] = []
@@ -84,14 +84,14 @@ def hl_smi_modules(text: str) -> list[dict[str, Any]]:
 
 
 def hl_smi_cards(text: str) -> tuple[list[dict[str, Any]], list[BadRow]]:
-    """Parse the same table where one bad card must not hide the others.
+    """Parse the same table without letting one bad card hide the others.
 
     Returns:
-        The cards as ``hl_smi_modules`` has them, and the rows that cannot be used. Of two rows with one index or
-        module_id neither can: nobody knows which card it is.
+        The cards as ``hl_smi_modules`` has them, and the unusable rows. If two rows have the same index or module_id,
+        neither is usable, since their card is unknown.
 
     Raises:
-        InputError: where there is no table: no output, or no header with index and module_id.
+        InputError: if there is no table: no output, or no header with index and module_id.
     """
     header, lines = _card_table(text)
     read = [(line, *_card(header, line)) for _, line in lines]
@@ -132,7 +132,7 @@ def _card_table(text: str) -> tuple[list[str], list[tuple[str, str]]]:
 
 
 def _card(header: Sequence[str], line: str) -> tuple[dict[str, Any], str]:
-    """Return the cells of a row, and why it is none of a card; empty where it is one."""
+    """Return the cells of a row, and why it is not a card; empty if it is one."""
     card: dict[str, Any] = dict(zip(header, (cell.strip() for cell in line.split(",")), strict=False))
     numbers = {key: _number(card.get(key, "")) for key in ("index", "module_id")}
     card.update({key: number for key, number in numbers.items() if number is not None})
@@ -152,11 +152,11 @@ def hl_smi_topology(text: str) -> dict[int, dict[str, Any]]:
     """Parse ``hl-smi topo -c -N``.
 
     Returns:
-        ``{module_id: {cpus: ["0-39", "80-119"], numa_node: 0}}``; the first range holds the physical
-        cores, a second one their hyper-threading siblings.
+        ``{module_id: {cpus: ["0-39", "80-119"], numa_node: 0}}``; the first range has the physical cores, a second one
+        their hyper-threading siblings.
 
     Raises:
-        InputError: with the line that is not of the format, or when there is none.
+        InputError: with the invalid line, or if there is none.
     """
     rows: dict[int, dict[str, Any]] = {}
     for place, module, row, line in _topology_rows(text):
@@ -171,14 +171,14 @@ def hl_smi_topology(text: str) -> dict[int, dict[str, Any]]:
 
 
 def hl_smi_places(text: str) -> tuple[dict[int, dict[str, Any]], dict[int, str]]:
-    """Parse the same table where one bad row must not hide the others.
+    """Parse the same table without letting one bad row hide the others.
 
     Returns:
         The places as ``hl_smi_topology`` has them, and by module_id why a card's row cannot be used. A row without a
-        readable module is left out: its card has no place.
+        readable module is omitted: its card has no place.
 
     Raises:
-        InputError: when no row can be used.
+        InputError: if no row can be used.
     """
     rows: dict[int, dict[str, Any]] = {}
     bad: dict[int, str] = {}
@@ -195,7 +195,7 @@ def hl_smi_places(text: str) -> tuple[dict[int, dict[str, Any]], dict[int, str]]
 
 
 def _topology_rows(text: str) -> Iterator[tuple[str, int | None, dict[str, Any] | None, str]]:
-    """Yield the rows: place, module, what it says of it (None where that cannot be read), and the line."""
+    """Yield the rows: place, module, the values for it (None if unreadable), and the line."""
     for place, line in _lines("hl-smi topo", text):
         cells = line.split()
         if set("".join(cells)) <= set("-=") or cells[0].lower() == "modid":
@@ -207,7 +207,7 @@ def _topology_rows(text: str) -> Iterator[tuple[str, int | None, dict[str, Any] 
 
 
 def is_cpu_range(text: Any) -> bool:
-    """Tell whether a text is a range of cores, such as 0-39, or one core."""
+    """Return whether a text is a range of cores, such as 0-39, or one core."""
     match = CPUS.fullmatch(text) if isinstance(text, str) else None
     return bool(match and int(match[1]) <= int(match[2] or match[1]))
 
@@ -216,7 +216,7 @@ def hl_smi_links(text: str) -> dict[int, str]:
     """Parse ``hl-smi -n link -i <bus_id>``: ``{port: "UP" or "DOWN"}`` of one card.
 
     Raises:
-        InputError: with the line that is not of the format, or when there is none.
+        InputError: with the invalid line, or if there is none.
     """
     links: dict[int, str] = {}
     for place, line in _lines("hl-smi -n link", text):
@@ -243,9 +243,9 @@ def hl_smi_processes(text: str) -> dict[int, str]:
 
 
 def family_of(name: str | None, said: str | None = None) -> str | None:
-    """Return the family of a device: by its name, or the one that the inventory names for a device that is not known.
+    """Return the family of a device: by its name, or the one in the inventory for an unknown device.
 
-    None for a device of no known family, and for Gaudi1, which nothing here serves.
+    None for a device of no known family, and for Gaudi1, which is not supported.
     """
     known = next((prefix for prefix in PREFIXES if (name or "").startswith(prefix)), None)
     return known or (None if (name or "").startswith(GAUDI1) else said or None)
@@ -255,7 +255,7 @@ def device_family(name: str) -> str:
     """Return the known prefix of a device name, such as HL-225 for HL-225D.
 
     Raises:
-        InputError: for a device that this toolkit does not know.
+        InputError: for an unknown device.
     """
     if family := family_of(name):
         return family

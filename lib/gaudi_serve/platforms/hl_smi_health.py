@@ -1,6 +1,6 @@
-"""The health of Gaudi cards: what ``hl-smi -q`` and its counters of memory errors say, and what of it counts as sick.
+"""The health of Gaudi cards from ``hl-smi -q`` and its counters of memory errors, and the rules for a sick card.
 
-A sick card still serves; no new model is placed on it. What is worth a warning alone does not keep models away.
+A sick card still works, but gets no new model. A warning alone does not exclude a card.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ ERRORS = ["hl-smi", "-Q", f"index,module_id,bus_id,{UNCORRECTED}", "-f", "csv,no
 CARD = re.compile(r"\[\s*\d+\] AIP \(accel\d+\) ([0-9a-fA-F]{4}:[0-9a-fA-F]{2}:[0-9a-fA-F]{2}\.[0-9a-fA-F])\s*")
 LINE = re.compile(r"(\s+)(.*?)\s*(?::\s(.*))?")
 FIRMWARE = re.compile(r"hl-gaudi\d+-(\d+\.\d+\.\d+[\w.-]*)")
-# As many rows of one cause are replaced at most, by the interface of the vendor's library (hlml.h).
+# The vendor's library (hlml.h) replaces at most this many rows for one cause.
 MOST_ROWS = 32
 CAUSES = {"Single Bit ECC": "single bit errors", "Double Bit ECC": "double bit errors"}
-# The vendor's health screen (IGHS 2.2.2) calls a Gaudi2 critical from here on; for Gaudi3 it has no figure that fits.
+# The vendor's health screen (IGHS 2.2.2) calls a Gaudi2 critical from here on; it has no suitable figure for Gaudi3.
 CRITICAL_C = {"HL-2": 83}
-# Temperatures of the chip itself, and the limits that some releases show beside them.
+# Temperatures of the chip itself, and the limits that some releases show next to them.
 ON_CHIP = re.compile(r"On Chip", re.IGNORECASE)
 LIMIT = re.compile(r"slowdown|shutdown|threshold", re.IGNORECASE)
 OPERATIONAL = "Operational"
@@ -37,8 +37,8 @@ Section = Mapping[tuple[str, ...], str]
 class CardHealth:
     """The health of a card.
 
-    serial: its serial number; empty where it cannot be read. firmware: the version in its flash (SPI). sick: why no new
-    model should run on it. warned: what is worth knowing of it.
+    serial: its serial number; empty if unreadable. firmware: the version in its flash (SPI). sick: why no new model
+    should run on it. warned: warnings.
     """
 
     serial: str = ""
@@ -48,7 +48,7 @@ class CardHealth:
 
     @property
     def facts(self) -> dict[str, Any]:
-        """Return it as facts of a card have it."""
+        """Return the health as facts of a card."""
         texts = {"sick": "; ".join(self.sick), "warned": "; ".join(self.warned)}
         return {"serial": self.serial or None, "firmware": self.firmware or None, **texts}
 
@@ -56,7 +56,7 @@ class CardHealth:
 def cards_health(
     run: Callable[[list[str]], Result], cards: Sequence[Mapping[str, Any]]
 ) -> tuple[dict[str, CardHealth], list[str]]:
-    """Return the health of cards by their bus_id, and a sentence where nobody can know it.
+    """Return the health of cards by their bus_id, and a sentence if it is unknown.
 
     Args:
         run: runs a program.
@@ -78,8 +78,8 @@ def cards_health(
 def card_sections(text: str) -> dict[str, dict[tuple[str, ...], str]]:
     """Parse ``hl-smi -q``: by bus_id, the values of a card by their headings and their own name.
 
-    A heading is a line without a value; what is indented deeper belongs to it. The value of some names stands in the
-    line below. Lines of another form are left out: one that the next release adds must not hide the others.
+    A heading is a line without a value; lines with deeper indentation belong to it. The value of some names stands in
+    the line below. Lines of another form are skipped: new lines of a later release must not hide the others.
     """
     found: dict[str, dict[tuple[str, ...], str]] = {}
     section: dict[tuple[str, ...], str] = {}
@@ -101,7 +101,7 @@ def card_sections(text: str) -> dict[str, dict[tuple[str, ...], str]]:
 
 
 def error_counts(text: str) -> dict[str, int]:
-    """Return by bus_id the memory errors that nothing corrected, since the driver was loaded."""
+    """Return the uncorrected memory errors since the driver was loaded, by bus_id."""
     rows = [[cell.strip() for cell in line.split(",")] for _, line in text_lines("hl-smi", text)]
     return {row[2].lower(): int(row[3]) for row in rows if len(row) == 4 and re.fullmatch(r"\d{1,9}", row[3])}
 
@@ -110,9 +110,9 @@ def judged(section: Section, name: str, uncorrected: int = 0) -> CardHealth:
     """Return the health of a card.
 
     Args:
-        section: its part of card_sections; empty where it cannot be read.
+        section: its part of card_sections; empty if unreadable.
         name: of the card, such as HL-225.
-        uncorrected: memory errors that nothing corrected, since the driver was loaded.
+        uncorrected: uncorrected memory errors since the driver was loaded.
     """
     firmware = FIRMWARE.search(section.get(("Firmware [SPI] Version",), ""))
     serial = section.get(("Serial Number",), "")
@@ -134,7 +134,7 @@ def judged(section: Section, name: str, uncorrected: int = 0) -> CardHealth:
 
 
 def _rows(section: Section) -> tuple[list[str], list[str]]:
-    """Return what is sick of the rows of its memory, and what is worth a warning."""
+    """Return the health problems of its memory rows, and the warnings."""
     sick, warned = [], []
     if section.get(("Replaced Rows", "Pending"), "No").lower() in ("yes", "true", "1"):
         sick.append("a replacement of rows in its memory waits for a reset: hl-smi -r -i <bus_id> while it is idle")
@@ -148,7 +148,7 @@ def _rows(section: Section) -> tuple[list[str], list[str]]:
 
 
 def _heat(section: Section, name: str) -> list[str]:
-    """Return whether a card is too hot: by its own sign, the limits that it shows, or the vendor's figure."""
+    """Return an error if a card is too hot: by its own flag, the limits that it shows, or the vendor's figure."""
     reasons = [key for key, value in section.items() if key[:1] == ("Clocks Throttle Reasons",) and value == "Active"]
     sick = ["it has slowed down for its temperature"] if any("Thermal Slowdown" in key for key in reasons) else []
     values = {key[-1]: _number(value) for key, value in section.items() if key[:1] == ("Temperature",)}
@@ -160,7 +160,7 @@ def _heat(section: Section, name: str) -> list[str]:
 
 
 def _link(section: Section) -> list[str]:
-    """Return whether the PCIe link is narrower or slower than the card can be."""
+    """Return a warning if the PCIe link is narrower or slower than the card supports."""
     lines = []
     for kind, text in (("Link Width", "lanes"), ("Link Speed", "GT/s")):
         now, most = (
@@ -172,13 +172,13 @@ def _link(section: Section) -> list[str]:
 
 
 def _number(text: str) -> int | None:
-    """Return the integer that a text begins with, such as 83 of ``83 C``."""
+    """Return the integer at the beginning of a text, such as 83 for ``83 C``."""
     match = re.match(r"\s*(\d{1,9})", text)
     return int(match[1]) if match else None
 
 
 def _compared(found: Mapping[str, CardHealth], cards: Iterable[Mapping[str, Any]]) -> dict[str, CardHealth]:
-    """Return the health, with a warning for firmware that is not the other cards', or not of the driver's release."""
+    """Return the health, with a warning for firmware that differs from other cards' or from the driver's release."""
     usual = Counter(one.firmware for one in found.values() if one.firmware).most_common(1)
     drivers = {str(card.get("bus_id")).lower(): str(card.get("driver_version") or "") for card in cards}
     compared = {}

@@ -9,7 +9,7 @@ PORT = r"(?im)^\s*port\s+(?P<port>\d+)\s*:\s*"
 
 
 def _query(*values: Value, columns: tuple[str, ...] = ()) -> Query:
-    """Return one call; a release that does not know one of its fields refuses it wholly."""
+    """Return one call; a release that does not know one of its fields refuses the whole call."""
     names = tuple(dict.fromkeys((KEY, *columns, *(one.source for one in values))))
     argv = ("hl-smi", "-Q", ",".join(names), "-f", "csv,noheader,nounits")
     return Query(argv, values, KEY, names)
@@ -38,14 +38,14 @@ METRICS = CardMetrics(
     details="{name}, index {index}, {bus_id}, serial {serial}",
     queries=(
         _query(*_errors("uncorrected", "uncorrected"), *_errors("corrected", "corrected")),
-        # Newer releases alone have all four.
+        # Only newer releases have all four.
         _query(*_errors("dram", "dram_uncorrected"), *_errors("dram-corrected", "dram_corrected")),
-        # The vendor's page does not say the unit; they do not grow while a card runs at full speed.
+        # The vendor's page does not name the unit; they do not grow while a card runs at full speed.
         _query(
             Value("stats.violation.thermal", "throttled_seconds_total", labels={"reason": "thermal"}),
             Value("stats.violation.power", "throttled_seconds_total", labels={"reason": "power"}),
         ),
-        # Ports to other hosts have no link where there is no network for them.
+        # Ports to other hosts have no link without a network for them.
         Query(
             ("hl-smi", "-n", "link", "-i", "{bus_id}"),
             (Value("value", "port_up", words={"up": 1, "down": 0}),),

@@ -1,4 +1,4 @@
-"""The kernel's log of this boot: the journal's, or what the kernel itself still has of it."""
+"""The kernel's log of this boot: from the journal, or from the kernel's own buffer."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from typing import Any
 
 from ..core.run import Result, run
 
-# The journal has the whole boot; it searches by itself, since a log of months may be large.
+# The journal has the whole boot; it does the search, since a log of months may be large.
 JOURNAL = ["journalctl", "--dmesg", "--boot", "--no-pager", "--output=json", "--output-fields=MESSAGE"]
 BUFFER = ["dmesg", "--time-format=iso"]
-NO_MATCH = 1  # status of journalctl where nothing is found
+NO_MATCH = 1  # status of journalctl without any match
 STAMPED = re.compile(r"(\d{4}-\d\d-\d\dT[\d:.,]+[+-]\d\d:\d\d) (.*)")
-WORDS = 100  # characters of a record that a message shows
+WORDS = 100  # characters of a record in a message
 
 
 @dataclass(frozen=True)
@@ -27,15 +27,15 @@ class Record:
 
 
 def kernel_log(pattern: str) -> tuple[list[Record], list[str]]:
-    """Return the records in which a pattern is found, oldest first, and a sentence where no log can be read.
+    """Return the records that match a pattern, oldest first, and a sentence if no log can be read.
 
-    The pattern is for Python and PCRE alike, and has a capital letter: journalctl ignores case without one.
+    The pattern must suit both Python and PCRE, and have a capital letter: journalctl ignores case without one.
     """
     journal = run([*JOURNAL, f"--grep={pattern}"])
     found = _journal(journal.out)
     if found:
         return found, []
-    # A journal may lack the kernel's records, or this user's right to read them.
+    # A journal may lack the kernel's records, or this user may lack the permission to read them.
     buffer = run(BUFFER)
     if buffer.status == 0:
         return [record for record in _buffer(buffer.out) if re.search(pattern, record.text)], []
@@ -46,7 +46,7 @@ def kernel_log(pattern: str) -> tuple[list[Record], list[str]]:
 
 
 def _journal(text: str) -> list[Record]:
-    """Return the records of journalctl's JSON, one a line; another line is none."""
+    """Return the records of journalctl's JSON, one a line; other lines are skipped."""
     found = []
     for line in text.splitlines():
         try:
@@ -59,12 +59,12 @@ def _journal(text: str) -> list[Record]:
 
 
 def _text(message: Any) -> str:
-    """Return a message, of which journalctl gives the bytes where it is not plain text."""
+    """Return a message; journalctl gives its bytes if it is not plain text."""
     return message if isinstance(message, str) else bytes(message).decode(errors="replace")
 
 
 def _buffer(text: str) -> list[Record]:
-    """Return the records of dmesg; further lines of one have no time."""
+    """Return the records of dmesg; continuation lines of a record have no time."""
     found: list[Record] = []
     for line in text.splitlines():
         stamped = STAMPED.match(line)
@@ -86,7 +86,7 @@ def _reason(result: Result, name: str) -> str:
 
 
 def words_of(text: str) -> str:
-    """Return a record's text as a message may show it: on one line, not too long."""
+    """Return a record's text for a message: on one line and shortened."""
     line = "".join(sign if sign.isprintable() else " " for sign in text)
     line = " ".join(line.split()).rstrip(". ")
     return line if len(line) <= WORDS else f"{line[: WORDS - 3]}..."

@@ -1,4 +1,4 @@
-"""What the kernel's driver of AMD's GPUs shows of them for computing (KFD), in files that need no tool."""
+"""AMD's GPUs for computing in the files of the kernel's driver (KFD), which need no tool."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from .pci import number_of, text_of
 NODES = "sys/class/kfd/kfd/topology/nodes"
 PROCESSES = "sys/class/kfd/kfd/proc"
 XGMI, PCIE = 11, 2  # types of links
-IN_MEMORY = ("1", "2")  # types of memory banks that are the GPU's own
+IN_MEMORY = ("1", "2")  # types of memory banks of the GPU itself
 
 
 @dataclass(frozen=True)
 class Gpu:
     """One GPU, or one part of a divided one.
 
-    node: its number in the topology. gpu_id: by which the driver's other files name it. gfx: such as gfx942. minor: the
-    number of its node /dev/dri/renderD<N>. bus_id: of four digits of the domain. part: its number among those of one
-    card. location: its place on the bus as the driver has it, with its part in the highest four bits. hive_id: the same
-    for all that XGMI links; 0 for none. memory: its own, in bytes. links: kinds of the direct links to others by their
-    node; None where the driver does not show which it has.
+    node: its number in the topology. gpu_id: its name in the driver's other files. gfx: such as gfx942. minor: the
+    number of its node /dev/dri/renderD<N>. bus_id: with a four-digit domain. part: its number among those of one card.
+    location: the driver's number of its place on the bus, with its part in the highest four bits. hive_id: the same for
+    all GPUs that XGMI links; 0 for none. memory: its own, in bytes. links: kinds of the direct links to others by their
+    node; None if the driver does not show its links.
     """
 
     node: int
@@ -39,7 +39,7 @@ class Gpu:
 
 
 def kfd_gpus(root: str = "/") -> list[Gpu]:
-    """Return the GPUs that the driver shows, by their place on the bus; processors are left out, and what is unread."""
+    """Return the driver's GPUs, sorted by their place on the bus; processors and unreadable nodes are omitted."""
     found = []
     for folder in Path(root, NODES).glob("[0-9]*"):
         values = _values(folder / "properties")
@@ -73,7 +73,7 @@ def gfx_name(version: int) -> str:
 
 
 def _links(folder: Path) -> dict[int, int] | None:
-    """Return the kinds of the direct links by the node that they lead to; None where PCIe ones would not be shown."""
+    """Return the kinds of the direct links by the node that they lead to; None if PCIe ones would not be shown."""
     shown = (folder / "p2p_links").is_dir()
     files = [path for kind in ("io_links", "p2p_links") for path in folder.glob(f"{kind}/[0-9]*/properties")]
     links = [_values(path) for path in files]
@@ -84,11 +84,11 @@ def _links(folder: Path) -> dict[int, int] | None:
 def kfd_holders(root: str = "/", least: int = 1 << 20) -> dict[int, str]:
     """Return ``{gpu_id: "python3 (pid 4711)"}`` of the programs that have memory of a GPU.
 
-    A program opens the nodes of every GPU that it sees, also of those that it does not use.
+    A program opens the nodes of every GPU that it sees, including those that it does not use.
 
     Args:
         root: of the host.
-        least: bytes below which a program does not count.
+        least: a program with fewer bytes does not count.
     """
     found: dict[int, str] = {}
     for path in sorted(Path(root, PROCESSES).glob("[0-9]*/vram_[0-9]*")):
@@ -100,7 +100,7 @@ def kfd_holders(root: str = "/", least: int = 1 << 20) -> dict[int, str]:
 
 
 def kfd_processes(root: str = "/") -> frozenset[str]:
-    """Return the numbers of the programs that compute on any GPU."""
+    """Return the process IDs of the programs that compute on any GPU."""
     return frozenset(path.name for path in Path(root, PROCESSES).glob("[0-9]*"))
 
 

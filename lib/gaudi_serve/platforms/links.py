@@ -1,4 +1,4 @@
-"""Links between the devices of a host: which devices they connect, how they are measured, and what is good enough."""
+"""Links between the devices of a host: which devices they connect, how they are measured, and the thresholds."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from ..model.host import Card
 SLOWEST_FIRST = ("SYS", "NODE", "PHB", "PCIE", "PXB", "PIX", "MDF", "XL", "XGMI", "PACKAGE", "NV")
 
 
-# Those over which a pair of devices has PCI Express alone.
+# Kinds of links of a pair of devices that has PCI Express only.
 PCIE = ("SYS", "NODE", "PHB", "PCIE", "PXB", "PIX")
 
 
 @dataclass(frozen=True)
 class Threshold:
-    """What a measurement must reach at least.
+    """The minimum result of a measurement.
 
-    device: how the names of all devices begin. gb_s: network or bus bandwidth. cards: how many devices take part on
-    each host. link: how the kind of the slowest link between two of them begins; empty for any. hosts: 1, or 2 for two
-    or more.
+    device: first part of the names of all devices. gb_s: network or bus bandwidth. cards: number of participating
+    devices on each host. link: first part of the kind of the slowest link between two of them; empty for any. hosts: 1,
+    or 2 for two or more.
     """
 
     device: str
@@ -35,11 +35,11 @@ class Threshold:
 class Links:
     """How the links between a platform's devices are measured.
 
-    library: what sends between them, as messages call it. thresholds: the first that fits counts; of other machines
-    a first figure passes. backend: that of torch.distributed; where it is empty, hccl_demo measures. devices: how torch
-    calls the devices. env: what the library needs. host_by_host: hosts are not measured together. tests: the vendor's
-    own programs that print the table of nccl-tests; empty where there are none. pcie_part: the part of the rate of PCI
-    Express that a pair of devices without other links must reach, where no threshold fits; 0 for none.
+    library: the name in messages of the communication library. thresholds: the first matching one counts; on other
+    machines the first figure passes. backend: that of torch.distributed; if it is empty, hccl_demo measures. devices:
+    the devices' name in torch. env: variables that the library needs. host_by_host: hosts are not measured together.
+    tests: the vendor's own programs that print the table of nccl-tests; empty if there are none. pcie_part: the part of
+    PCI Express's rate that a pair of devices without other links must reach if no threshold matches; 0 for none.
     """
 
     library: str
@@ -52,7 +52,7 @@ class Links:
     pcie_part: float = 0.0
 
     def threshold(self, cards: Sequence[Card], device_name: str, hosts: int = 1) -> float | None:
-        """Return the GB/s that a measurement of some cards must reach; None where nothing is known of them.
+        """Return the GB/s that a measurement of some cards must reach; None if unknown.
 
         Args:
             cards: of one host.
@@ -73,13 +73,13 @@ class Links:
         return self._over_pcie(cards, link) if published is None and hosts == 1 else published
 
     def _over_pcie(self, cards: Sequence[Card], link: str) -> float | None:
-        """Return what a pair over PCI Express must reach, by the slower one; what more of them share nobody knows."""
+        """Return the minimum for a pair over PCI Express, by the slower card; None for other groups (unknown rate)."""
         rate = min((card.pcie_gb_s for card in cards), default=0.0) * self.pcie_part
         return round(rate, 1) or None if len(cards) == 2 and link.startswith(PCIE) else None
 
 
 def slowest_link(cards: Sequence[Card]) -> str:
-    """Return the kind of the slowest link between two of some cards; empty where one of them is not known."""
+    """Return the kind of the slowest link between two of some cards; empty if one of the links is unknown."""
     kinds = [one.links.get(other.module_id, "") for one in cards for other in cards if one is not other]
     if not all(kind.startswith(SLOWEST_FIRST) for kind in kinds):
         return ""
@@ -91,7 +91,7 @@ def islands(cards: Sequence[Card], near: Sequence[tuple[str, ...]]) -> dict[int,
 
     Args:
         cards: of a host.
-        near: kinds of links in levels, as their platform has them; the first of which there is any decides.
+        near: kinds of links in levels, as their platform has them; the first level with any link counts.
     """
     for level in near:
         linked = {

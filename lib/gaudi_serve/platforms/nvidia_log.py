@@ -1,7 +1,7 @@
-"""What NVIDIA's driver writes of its cards into the kernel's log: Xid errors, and cards that fell off the bus.
+"""NVIDIA's driver's records in the kernel's log: Xid errors, and cards that fell off the bus.
 
-Which of them take a card out of service is in NVIDIA's Xid catalogue (docs.nvidia.com/deploy/xid-errors); the forms of
-the lines are in the public source of the driver.
+NVIDIA's Xid catalogue (docs.nvidia.com/deploy/xid-errors) shows which of them take a card out of service; the formats
+of the lines are in the public source of the driver.
 """
 
 from __future__ import annotations
@@ -14,7 +14,8 @@ from .kernel_log import Record, words_of
 from .nvidia_smi import NO_ACTION, Errors
 
 FELL, RECOVERY = 79, 154
-# What takes a card out of service, and what is warned of. Others, such as 13, 31, 43 and 45, are errors of programs.
+# Errors that take a card out of service, and errors for a warning. Others, such as 13, 31, 43 and 45, are errors of
+# programs.
 OUT = {
     48: "double-bit error of its memory",
     62: "a controller in it halted",
@@ -36,7 +37,7 @@ PLACE = r"([0-9A-Fa-f]{4,8}:[0-9A-Fa-f]{2}:[0-9A-Fa-f]{2})"
 XID = re.compile(rf"NVRM: Xid \(PCI:{PLACE}[^)]*\): (\d+),?(.*)", re.DOTALL)
 OF_PROGRAM = re.compile(r"\b(?:pid|name)=('[^']*'|[^,]*),\s*")
 OFF_BUS = re.compile(rf"NVRM: GPU {PLACE}\.\d: GPU has fallen off the bus")
-# Without a Xid, where the driver does not reach a card from the start; in one record or in several.
+# Without a Xid, if the driver does not reach a card from the start; in one record or in several.
 PROBED = re.compile(rf"NVRM: The NVIDIA GPU {PLACE}\.\d")
 NO_ANSWER = "fallen off the bus and is not responding to commands"
 LOADED = "NVRM: loading NVIDIA UNIX"
@@ -50,10 +51,10 @@ PATTERN = (
 
 @dataclass(frozen=True)
 class CardErrors:
-    """What is wrong with a card.
+    """The errors of a card.
 
-    fatal: a clause on the first error that takes it out of service, and on the recovery that its driver asks for.
-    warned: one on the errors that do not take it out.
+    fatal: a clause on the first error that takes it out of service, and on the recovery that its driver requests.
+    warned: a clause on the other errors.
     """
 
     fatal: str = ""
@@ -61,7 +62,7 @@ class CardErrors:
 
 
 def card_errors(records: Sequence[Record]) -> dict[str, CardErrors]:
-    """Return ``{bus_id: errors}`` of the cards that have any since their driver was loaded, or asked for no more."""
+    """Return ``{bus_id: errors}`` of the cards with errors since their driver was loaded or withdrew its request."""
     found: dict[str, list[tuple[int, str]]] = {}
     probed = ""
     for record in records:
@@ -80,7 +81,7 @@ def card_errors(records: Sequence[Record]) -> dict[str, CardErrors]:
 
 
 def _add(found: dict[str, list[tuple[int, str]]], place: str, xid: int, record: Record, text: str) -> None:
-    """Add an error of a card; that its driver asks for nothing any more ends all before."""
+    """Add an error of a card; a record that its driver requests no recovery any more clears all earlier ones."""
     events = found.setdefault(place[-len("0000:00:00") :].lower(), [])
     action = CHANGED.search(text) if xid == RECOVERY else None
     if action and action[1] == NO_RECOVERY:
@@ -95,20 +96,20 @@ def _add(found: dict[str, list[tuple[int, str]]], place: str, xid: int, record: 
 def _errors(events: Sequence[tuple[int, str]]) -> CardErrors:
     fatal = [text for xid, text in events if xid in OUT]
     asked = [text for xid, text in events if xid == RECOVERY]
-    # The last of each kind: the errors of a row may be written a thousand times.
+    # The last of each kind: the errors of a memory row may be logged a thousand times.
     warned = {xid: text for xid, text in events if xid in WARNED}
     return CardErrors("; then ".join(dict.fromkeys(fatal[:1] + asked[-1:])), "; ".join(warned.values()))
 
 
 def judge(errors: Errors | None, logged: CardErrors) -> tuple[str, str]:
-    """Return why a card cannot be used, and what is sick of it while it serves; empty for nothing.
+    """Return why a card cannot be used, and why it is sick although it works; empty for nothing.
 
-    An error of the log lasts until the driver is loaded again or the host boots. A newer driver says itself whether a
+    An error in the log counts until the driver is reloaded or the host boots. A newer driver itself reports whether a
     recovery is still needed, which no log shows.
 
     Args:
-        errors: what nvidia-smi shows of it; None where it shows nothing.
-        logged: what the kernel's log has of it.
+        errors: the card's errors in nvidia-smi; None if it shows nothing.
+        logged: the card's errors in the kernel's log.
     """
     action = errors.action if errors else ""
     if errors and errors.sick:

@@ -1,4 +1,4 @@
-"""What nvidia-smi prints of GPUs: rows of a query, parts of divided cards, links, peers, programs, and the fabric."""
+"""NVIDIA's GPUs in nvidia-smi's output: query rows, parts of divided cards, links, peers, programs, and the fabric."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ FIELDS = (
     *("index", "uuid", "pci.bus_id", "name", "memory.total", "memory.used", "compute_cap", "mig.mode.current"),
     *("driver_version", "persistence_mode"),
 )
-# Of errors that stay; older drivers know not all of them, and refuse the whole query then.
+# Permanent errors; older drivers do not know all of these fields, and then refuse the whole query.
 ERRORS = ("index", "ecc.errors.uncorrected.volatile.total", "remapped_rows.pending", "remapped_rows.failure")
 ACTION = "gpu_recovery_action"
 SERIALS = ("uuid", "serial", "vbios_version")
-NO_ACTION = "None"  # what it is called that a driver asks for no recovery
+NO_ACTION = "None"  # the driver's name for no recovery
 CSV = "--format=csv,noheader,nounits"
 QUERY = ["nvidia-smi", f"--query-gpu={','.join(FIELDS)}", CSV]
 SICK = ["nvidia-smi", f"--query-gpu={','.join((*ERRORS, ACTION))}", CSV]
 NUMBERS = ["nvidia-smi", f"--query-gpu={','.join(SERIALS)}", CSV]
-SICK_BEFORE = ["nvidia-smi", f"--query-gpu={','.join(ERRORS)}", CSV]  # for drivers that ask for no recovery
+SICK_BEFORE = ["nvidia-smi", f"--query-gpu={','.join(ERRORS)}", CSV]  # for older drivers, which report no action
 PROGRAMS = ["nvidia-smi", "--query-compute-apps=gpu_uuid,pid,process_name", CSV]
 LIST, LINKS, PEERS = ["nvidia-smi", "-L"], ["nvidia-smi", "topo", "-m"], ["nvidia-smi", "topo", "-p2p", "r"]
 FABRIC = ["nvidia-smi", "-q", "-i", "0"]
@@ -48,13 +48,13 @@ LOST = re.compile(r"Unable to determine the device handle for GPU ?(?:\d+: )?([0
 CARD = re.compile(r"GPU(\d+)")
 ESCAPES = re.compile(r"\x1b\[[0-9;]*m")
 READABLE = re.compile(r"\d")
-# A part has a little less than its name says.
+# A part has slightly less memory than its name indicates.
 PART_SHARE = 0.975
 
 
 @dataclass(frozen=True)
 class Row:
-    """One card of the query, each field as it is printed; ``bus_id`` as the kernel writes it, empty where unknown."""
+    """One card of the query, each field as printed; ``bus_id`` in the kernel's form, empty if unknown."""
 
     index: int
     uuid: str
@@ -68,7 +68,7 @@ class Row:
 
     @property
     def divided(self) -> bool:
-        """Tell whether its memory and processors are divided into parts (MIG)."""
+        """Return whether its memory and processors are divided into parts (MIG)."""
         return self.fields["mig.mode.current"] == "Enabled"
 
 
@@ -84,9 +84,9 @@ class Part:
 
 @dataclass(frozen=True)
 class Errors:
-    """What of a card stays wrong: why it should not be used, empty for nothing; and what its driver asks for.
+    """Permanent errors of a card: why it should not be used, empty for none; and the action that its driver requests.
 
-    action: such as None, Reset, Reboot, Drain P2P; empty where the driver does not know it.
+    action: such as None, Reset, Reboot, Drain P2P; empty if the driver does not report it.
     """
 
     index: int
@@ -95,7 +95,7 @@ class Errors:
 
 
 def asked(argv: list[str], timeout: float = 20.0) -> tuple[Result, str]:
-    """Return what nvidia-smi says, and why it does not; a sick card may keep it waiting, which ends here."""
+    """Return nvidia-smi's output, and why it failed; a sick card may block it, so it has a time limit."""
     told = run(argv, timeout)
     text = f"{told.out}\n{told.err}"
     if MISMATCH in text:
@@ -110,7 +110,7 @@ def asked(argv: list[str], timeout: float = 20.0) -> tuple[Result, str]:
 
 
 def serials() -> dict[str, dict[str, str | None]]:
-    """Return by UUID the serial number of each card and the version of its firmware; cards for consumers have none."""
+    """Return serial number and firmware version of each card by UUID; consumer cards have no serial number."""
     told, problem = asked(NUMBERS)
     found: dict[str, dict[str, str | None]] = {}
     for line in [] if problem else told.out.splitlines():
@@ -122,13 +122,13 @@ def serials() -> dict[str, dict[str, str | None]]:
 
 
 def bus_id(text: str) -> str:
-    """Return a bus id as the kernel writes it, with four digits of the domain; empty for what is none."""
+    """Return a bus ID in the kernel's form, with a four-digit domain; empty for an invalid one."""
     found = BUS.fullmatch(text.strip())
     return found[1].lower() if found else ""
 
 
 def rows(text: str) -> list[Row]:
-    """Return the cards of a query with FIELDS; a line that is not a row is none."""
+    """Return the cards of a query with FIELDS; other lines are skipped."""
     found = []
     for line in text.splitlines():
         cells = [cell.strip() for cell in line.split(", ")]
@@ -140,7 +140,7 @@ def rows(text: str) -> list[Row]:
 
 
 def lost_handles(text: str) -> dict[str, str]:
-    """Return ``{bus_id: what is said}`` of the cards of which nvidia-smi has no handle."""
+    """Return ``{bus_id: message}`` of the cards for which nvidia-smi has no handle."""
     return {bus_id(found[1]): f"nvidia-smi: {found[2].strip()}" for found in LOST.finditer(text)}
 
 
@@ -157,7 +157,7 @@ def parts(text: str) -> list[Part]:
 
 
 def matrix(text: str) -> dict[tuple[int, int], str]:
-    """Return ``{(index, index): word}`` of a matrix of ``nvidia-smi topo``, without a card and itself.
+    """Return ``{(index, index): word}`` of a matrix of ``nvidia-smi topo``, without the diagonal.
 
     Its first line, which begins with a tab, names the columns; cards come before network cards and affinities.
     """
@@ -185,7 +185,7 @@ def programs(text: str) -> dict[str, str]:
 
 
 def errors() -> list[Errors]:
-    """Return the errors of each card that stay; none where the driver knows not even the older fields."""
+    """Return the permanent errors of each card; empty if the driver does not even know the older fields."""
     for argv in (SICK, SICK_BEFORE):
         told = asked(argv)[0]
         lines = [[cell.strip() for cell in line.split(", ")] for line in told.out.splitlines()]
@@ -214,12 +214,12 @@ def _sick(uncorrected: str, pending: str, failure: str) -> str:
 
 
 def _action(cells: Sequence[str]) -> str:
-    """Return what a driver asks for; empty where it does not say it, such as ``[N/A]``."""
+    """Return the action that a driver requests; empty if it does not report it, such as ``[N/A]``."""
     return "".join(cell for cell in cells if re.fullmatch(r"[A-Z][\w ]+", cell))
 
 
 def fabric(text: str) -> tuple[str, str]:
-    """Return state and status of the fabric of switches, by ``nvidia-smi -q``; empty where it says none."""
+    """Return state and status of the fabric of switches, by ``nvidia-smi -q``; empty if it shows none."""
     part = re.search(r"^\s+Fabric\s*$((?:\n\s+\w[^\n]*:[^\n]*)+)", text, re.MULTILINE)
     said = dict(re.findall(r"^\s+(State|Status)\s*:\s*(.+?)\s*$", part[1], re.MULTILINE)) if part else {}
     return said.get("State", ""), said.get("Status", "")

@@ -14,7 +14,7 @@ REASONS = {
 
 
 def _query(*values: Value, columns: tuple[str, ...] = ()) -> Query:
-    """Return one call; a driver that does not know one of its fields refuses it wholly."""
+    """Return one call; a driver that does not know one of its fields refuses the whole call."""
     names = tuple(dict.fromkeys((KEY, *columns, *(one.source for one in values))))
     return Query(("nvidia-smi", f"--query-gpu={','.join(names)}", CSV), values, KEY, names)
 
@@ -28,7 +28,7 @@ def _errors(kind: str) -> tuple[Value, Value]:
 
 
 def _throttled(group: str) -> Query:
-    """Return the call for what slows a card down now."""
+    """Return the call for the reasons that slow a card down now."""
     labels = {name: {"reason": reason} for name, reason in REASONS.items()}
     return _query(*(Value(f"{group}.{name}", "throttled", labels=labels[name], words=ACTIVE) for name in REASONS))
 
@@ -62,7 +62,7 @@ METRICS = CardMetrics(
                 for name, reason in REASONS.items()
             )
         ),
-        # No field of the query; newer cards say how many degrees are left instead.
+        # This is not a field of the query; newer cards report the remaining degrees instead.
         Query(
             ("nvidia-smi", "-q", "-d", "TEMPERATURE", "-i", "{key}"),
             (Value("value", "temperature_slowdown_celsius"),),

@@ -1,4 +1,4 @@
-"""What the processors of a host are: by lscpu, or by the kernel's files where it fails."""
+"""The processors of a host: from lscpu, or from the kernel's files if it fails."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Any
 from ..core.errors import InputError, shown
 from ..core.run import read_text, run
 
-# The instructions that decide what vLLM can do; of a hundred others nobody asks.
+# The instructions that affect vLLM's features; a hundred others are ignored.
 FEATURES = (
     *("avx2", "avx512f", "avx512_bf16", "avx512_vnni", "amx_tile", "amx_bf16", "amx_int8"),
     *("asimd", "asimddp", "i8mm", "bf16", "sve", "vx", "vxe", "vxe2", "altivec", "v"),
@@ -36,7 +36,7 @@ def of_lscpu(text: str) -> dict[str, Any]:
     """Parse ``lscpu -J``: a flat list of fields, or since util-linux 2.38 one with children.
 
     Raises:
-        InputError: where it is neither, or has no architecture.
+        InputError: if it is neither, or has no architecture.
     """
     try:
         found = json.loads(text)
@@ -64,7 +64,7 @@ def _fields(rows: Iterable[Any]) -> Iterable[tuple[str, str]]:
 
 
 def of_files(root: str = "/") -> dict[str, Any]:
-    """Return the same by /proc/cpuinfo and /sys."""
+    """Return the same from /proc/cpuinfo and /sys."""
     lines = [line.partition(":") for line in (read_text(Path(root, "proc/cpuinfo")) or "").splitlines()]
     values: dict[str, str] = {}
     for name, _, value in lines:
@@ -78,14 +78,14 @@ def of_files(root: str = "/") -> dict[str, Any]:
 
 
 def _count(ranges: str) -> int:
-    """Return how many numbers a list such as ``0,64`` or ``0-1`` has."""
+    """Return the number of elements in a list such as ``0,64`` or ``0-1``."""
     bounds = [part.partition("-") for part in ranges.strip().split(",")]
     return sum(int(high or low) - int(low) + 1 for low, _, high in bounds if low.isdigit())
 
 
 def _processors(architecture: str, name: str, flags: str, nodes: Any, threads: Any) -> dict[str, Any]:
     words = set(flags.lower().replace(",", " ").split())
-    # RISC-V has one word for all: single letters, then names after underlines.
+    # RISC-V has one word for all: single letters, then names after underscores.
     for word in [one for one in words if re.match(r"rv\d+", one)]:
         words |= {*re.sub(r"^rv\d+", "", word).partition("_")[0], *word.split("_")[1:]}
     if "altivec" in name.lower():

@@ -1,4 +1,4 @@
-"""AMD GPUs: Instinct, and Radeon with memory enough, by the kernel's driver amdgpu and its node /dev/kfd."""
+"""AMD GPUs: Instinct, and Radeon with enough memory, by the kernel's driver amdgpu and its node /dev/kfd."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ from .pci import (
 from .releases import made_for, official_image
 
 VENDOR = "0x1002"
-# Names by PCI device id, where amd-smi does not say them.
+# Names by PCI device id, for hosts on which amd-smi does not show them.
 NAMES = {
     **{"738c": "AMD Instinct MI100", "7408": "AMD Instinct MI250X", "740c": "AMD Instinct MI250"},
     **{"740f": "AMD Instinct MI210", "74a0": "AMD Instinct MI300A", "74a1": "AMD Instinct MI300X"},
@@ -50,23 +50,23 @@ NAMES = {
     **{"74b9": "AMD Instinct MI325X VF", "74a9": "AMD Instinct MI300X HF", "74bd": "AMD Instinct MI300X HF"},
     **{"75a0": "AMD Instinct MI350X", "75a3": "AMD Instinct MI355X", "744c": "AMD Radeon RX 7900 XTX"},
 }
-# Graphics in a processor, whatever memory its firmware reserves for them.
+# Graphics in a processor, regardless of the memory that the firmware reserves for them.
 INTEGRATED = (
     *("gfx902", "gfx909", "gfx90c", "gfx1013", "gfx1033", "gfx1035", "gfx1036", "gfx1037", "gfx1103"),
     *("gfx1150", "gfx1151", "gfx1152", "gfx1153"),
 )
-RADEON_LEAST = 7 << 30  # bytes: a card sold with 8 GiB shows a little less
-# What the images of vllm/vllm-openai-rocm are built for.
+RADEON_LEAST = 7 << 30  # bytes: a card sold with 8 GiB shows slightly less
+# Architectures in the images of vllm/vllm-openai-rocm.
 BUILT = ("gfx90a", "gfx942", "gfx950", "gfx1100", "gfx1101", "gfx1150", "gfx1151", "gfx1200", "gfx1201")
 OVERRIDE = "HSA_OVERRIDE_GFX_VERSION"
-# Which format of FP8 an architecture computes with; the others have none.
+# The FP8 format that an architecture computes with; the others have none.
 FP8 = {"gfx942": "fnuz", "gfx950": "ocp", "gfx1200": "ocp", "gfx1201": "ocp"}
-NO_FP8_WEIGHTS = ("gfx11",)  # vLLM counts gfx90a as able
+NO_FP8_WEIGHTS = ("gfx11",)  # vLLM treats gfx90a as supported
 AITER_ON = ("gfx942", "gfx950")
 MX_ON = ("gfx950",)
 AITER = "VLLM_ROCM_USE_AITER"
 NO_P2P = "NCCL_P2P_DISABLE"
-# Methods that the platform refuses; Marlin's kernels are CUDA's.
+# Methods that the platform refuses; Marlin's kernels need CUDA.
 REFUSED = ("bitsandbytes", "moe_wna16", "experts_int8")
 TRUE = ("1", "true")
 PART_BITS = 0x0FFFFFFF  # of a location: without the number of the part
@@ -75,10 +75,10 @@ NOT_LOADED = "kernel module amdgpu is not loaded"
 
 
 def _on_bus(root: str) -> dict[str, PciDevice]:
-    """Return the GPUs on the bus that models can be served on.
+    """Return the GPUs on the bus that can serve models.
 
-    Those of class accelerator always, others where the driver shows memory enough; integrated graphics never. A card
-    that shows none counts where another of its model does.
+    Those of class accelerator always, others if the driver shows enough memory; integrated graphics never. A card whose
+    memory is unknown counts if another of its model does.
     """
     bus = pci_devices(root, VENDOR, (ACCELERATOR, DISPLAY, SCREEN))
     integrated = {gpu.bus_id for gpu in kfd_gpus(root) if gpu.gfx in INTEGRATED} if bus else set()
@@ -94,15 +94,15 @@ def _on_bus(root: str) -> dict[str, PciDevice]:
 
 
 def pci(root: str = "/") -> dict[str, str]:
-    """Return ``{bus_id: PCI device id}`` of the GPUs on the bus that models can be served on."""
+    """Return ``{bus_id: PCI device id}`` of the GPUs on the bus that can serve models."""
     return {bus_id: device.device for bus_id, device in _on_bus(root).items()}
 
 
 def observe(root: str = "/") -> dict[str, Any]:
-    """Return what the kernel's driver, amd-smi, the PCI bus and the processes say of the GPUs.
+    """Return the state of the GPUs from the kernel's driver, amd-smi, the PCI bus and the processes.
 
-    ``module_id`` is the number of amd-smi, also of the parts of a divided GPU; without the tool they are counted in the
-    order of the bus, as it does.
+    ``module_id`` is the number of amd-smi, also for the parts of a divided GPU; without the tool they are numbered in
+    the order of the bus, as it does.
     """
     on_bus = _on_bus(root)
     gpus = [gpu for gpu in kfd_gpus(root) if gpu.bus_id in on_bus]
@@ -131,7 +131,7 @@ def observe(root: str = "/") -> dict[str, Any]:
 
 
 def _silent(root: str, gpus: Sequence[Gpu]) -> str:
-    """Return why the driver shows no GPU; empty where it does."""
+    """Return why the driver shows no GPU; empty if it shows one."""
     if not Path(root, "sys/module/amdgpu").exists():
         return NOT_LOADED
     if not Path(root, "dev/kfd").exists():
@@ -140,7 +140,7 @@ def _silent(root: str, gpus: Sequence[Gpu]) -> str:
 
 
 def _numbered(gpus: Sequence[Gpu], tool: AmdSmi) -> tuple[dict[int, int], list[str]]:
-    """Return amd-smi's numbers of the GPUs by their node in the topology, and a sentence for each that it lacks."""
+    """Return amd-smi's numbers of the GPUs by their node in the topology, and a sentence for each missing one."""
     if not tool.cards:
         return {gpu.node: number for number, gpu in enumerate(gpus)}, []
     by_id = {card.kfd_id: card.gpu for card in tool.cards if card.kfd_id}
@@ -155,9 +155,9 @@ def _numbered(gpus: Sequence[Gpu], tool: AmdSmi) -> tuple[dict[int, int], list[s
 def _modules(
     gpus: Sequence[Gpu], numbers: Mapping[int, int], on_bus: Mapping[str, PciDevice], tool: AmdSmi, root: str
 ) -> list[dict[str, Any]]:
-    """Return what facts have of each GPU, or of each part of one, by its number."""
+    """Return the facts of each GPU, or of each part of one, by its number."""
     shown = {card.gpu: card for card in tool.cards}
-    # One kind of card has one name, also where the tool does not say that of each.
+    # All cards of a kind have one name, also if the tool does not show it for each.
     rows = [(on_bus[gpu.bus_id].device, shown.get(numbers[gpu.node])) for gpu in gpus]
     named = {device: card.name for device, card in rows if card and card.name}
     divided = any(gpu.part for gpu in gpus)
@@ -189,7 +189,7 @@ def _modules(
 
 
 def _memory(gpu: Gpu, gpus: Sequence[Gpu], card: AmdCard | None, folder: Path) -> tuple[int, int]:
-    """Return the MiB that a GPU has, and those in use; of a divided one nobody says which part uses them."""
+    """Return the MiB that a GPU has, and those in use; for a divided one it is unknown which part uses them."""
     total = gpu.memory or number_of(folder / "mem_info_vram_total") or 0
     alone = sum(other.bus_id == gpu.bus_id for other in gpus) == 1
     used = number_of(folder / "mem_info_vram_used") if alone else 0
@@ -197,7 +197,7 @@ def _memory(gpu: Gpu, gpus: Sequence[Gpu], card: AmdCard | None, folder: Path) -
 
 
 def _unread(gpu: Gpu, mib: int, gpus: Sequence[Gpu], *, divided: bool) -> str | None:
-    """Return why a GPU cannot be used though it has a node."""
+    """Return why a GPU cannot be used although it has a node."""
     if not mib:
         return "its memory cannot be read"
     if divided and sum(gpu.location == other.location for other in gpus) > 1:
@@ -230,7 +230,8 @@ def _no_peer(gpu: Gpu, gpus: Sequence[Gpu], numbers: Mapping[int, int]) -> list[
 def _access(host: Host) -> DeviceAccess:
     """Return how a container gets the render nodes of some GPUs.
 
-    On a host with divided GPUs the driver knows them by the place of each part, as no other file shows these parts.
+    On a host with divided GPUs the driver identifies them by the place of each part, since no other file shows these
+    parts.
     """
     divided = any((card.device_id or "").isdigit() for card in host.cards)
     return DeviceAccess(
@@ -260,7 +261,7 @@ def _gfx(cards: Sequence[Card]) -> list[str]:
 
 
 def _cannot(spec: Spec, model: Architecture, host: Host, cards: Sequence[Card]) -> list[Problem]:
-    """Return what of a model these GPUs cannot do."""
+    """Return the features of a model that these GPUs cannot handle."""
     kinds = _gfx(cards)
     named, env = " and ".join(kinds), spec.get("env") or {}
     problems = [*_unbuilt(spec, kinds), *_apart(spec, host, cards)]
@@ -286,7 +287,7 @@ def _cannot(spec: Spec, model: Architecture, host: Host, cards: Sequence[Card]) 
 
 
 def _unbuilt(spec: Spec, kinds: Sequence[str]) -> list[Problem]:
-    """Return why the official image has no kernels for a GPU; a user's own may."""
+    """Return why the official image has no kernels for a GPU; a user's own may have some."""
     missing = [kind for kind in kinds if kind not in BUILT]
     if not missing or made_for(str(spec.get("image") or "")) != "rocm" or OVERRIDE in (spec.get("env") or {}):
         return []
@@ -308,13 +309,13 @@ def _apart(spec: Spec, host: Host, cards: Sequence[Card]) -> list[Problem]:
 
 
 def _package(card: Card) -> int | None:
-    """Return which GPU a card is a part of, on a host with divided ones."""
+    """Return the GPU of which a card is a part, on a host with divided ones."""
     location = str(card.device_id or "")
     return int(location) & PART_BITS if location.isdigit() else None
 
 
 def _pitfalls(spec: Spec, model: Architecture, host: Host, cards: Sequence[Card]) -> list[str]:
-    """Return what of a model on these GPUs is slower than it looks, or may end it."""
+    """Return the features of a model that are slow on these GPUs or may stop it."""
     kinds, notes, env = _gfx(cards), [], spec.get("env") or {}
     method = method_of(spec, model)[0]
     emulated = [kind for kind in kinds if kind not in MX_ON]
@@ -338,7 +339,7 @@ def _pitfalls(spec: Spec, model: Architecture, host: Host, cards: Sequence[Card]
 
 
 def health(module: Mapping[str, Any]) -> str | None:
-    """Return what is sick of a GPU, by its facts; None for nothing."""
+    """Return the health problem of a GPU, by its facts; None for none."""
     texts = [str(module["sick"])] if module.get("sick") else []
     if errors := module.get("ecc_uncorrectable") or 0:
         texts.insert(0, f"its memory had {errors} uncorrectable errors since the driver was loaded")
@@ -347,7 +348,7 @@ def health(module: Mapping[str, Any]) -> str | None:
     return "; ".join(texts) or None
 
 
-# The kernel's own amdgpu is enough; AMD's packages bring a newer one.
+# The kernel's own amdgpu is enough; AMD's packages have a newer one.
 DRIVER = Driver(
     listed=("amdgpu*", "amd-smi-lib"),
     belongs=r"amdgpu-(dkms|dkms-firmware|core|lib)|amdgpu|amd-smi-lib",
@@ -358,12 +359,12 @@ DRIVER = Driver(
     repository="AMD's repository repo.radeon.com/amdgpu",
 )
 
-# all_reduce of 256 MiB: about half of what rccl-tests give on healthy machines. The vendor's cluster tests (ROCm/cvs)
-# have 330 as a limit for eight MI300X, at 8 GiB; those after it have links as fast or faster.
-# MI210 and MI250 by theory, since no figure is published: a ring has at least one link of 50 GB/s in each direction
-# (AMD's CDNA 2 white paper). Eight GPUs, four MI250, have several such rings, and must reach a half of one; fewer have
-# one alone, and must reach a quarter. A pair of Radeon cards must reach an eighth of the rate of its slots: nothing is
-# published, and most of them need NCCL_P2P_DISABLE, by which all goes through the host's memory.
+# all_reduce of 256 MiB: about half of the results of rccl-tests on healthy machines. The vendor's cluster tests
+# (ROCm/cvs) have 330 as a limit for eight MI300X, at 8 GiB; later models have links at least as fast. MI210 and MI250
+# by theory, since no figure is published: a ring has at least one link of 50 GB/s in each direction (AMD's CDNA 2 white
+# paper). Eight GPUs, four MI250, have several such rings, and must reach a half of one; fewer have one alone, and must
+# reach a quarter. A pair of Radeon cards must reach an eighth of the rate of its slots: nothing is published, and most
+# of them need NCCL_P2P_DISABLE, with which all data passes through the host's memory.
 LINKS = Links(
     library="RCCL",
     thresholds=(
@@ -402,12 +403,12 @@ PLATFORM = Platform(
     access=_access,
     driver=DRIVER,
     needs=("driver",),
-    # A debugger of its own process, which parts of ROCm and RCCL are.
+    # Parts of ROCm and RCCL attach to their own process as a debugger.
     capabilities=("SYS_PTRACE",),
     env_between={"VLLM_WORKER_MULTIPROC_METHOD": "spawn"},
     ulimits=("memlock=-1:-1", "stack=67108864:67108864"),
     cache_variable="VLLM_CACHE_ROOT",
-    # Nobody has measured them here; kernels are compiled at the first start, as on CUDA.
+    # An estimate without measurements: kernels are compiled at the first start, as on CUDA.
     warmup_s=180,
     warmup_cached_s=60,
     card_variables=MASKS,

@@ -1,4 +1,4 @@
-"""Intel's graphics cards, Arc, Flex and Max, by the kernel's drivers xe and i915; those in processors do not count."""
+"""Intel's graphics cards, Arc, Flex and Max, by the kernel's drivers xe and i915, except graphics in processors."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ from .xpu_smi_metrics import METRICS
 
 VENDOR = "0x8086"
 DRIVERS = ("xe", "i915")
-FIRST_BUS = re.compile(r"[0-9a-f]{4}:00:")  # where processors have their own graphics
-# Names by PCI device id, where xpu-smi does not say them.
+FIRST_BUS = re.compile(r"[0-9a-f]{4}:00:")  # bus of a processor's own graphics
+# Names by PCI device id, for hosts on which xpu-smi does not show them.
 NAMES = {
     **{"e20b": "Intel(R) Arc(TM) B580 Graphics", "e211": "Intel(R) Arc(TM) Pro B60 Graphics"},
     **{"0bd5": "Intel(R) Data Center GPU Max 1550", "0bd6": "Intel(R) Data Center GPU Max 1100"},
@@ -43,7 +43,7 @@ MASKS = ("ZE_AFFINITY_MASK", "ONEAPI_DEVICE_SELECTOR", "SYCL_DEVICE_FILTER")
 
 
 def _on_bus(root: str) -> dict[str, PciDevice]:
-    """Return the cards on the bus: none of a processor's own, and none that another driver has, as for a machine."""
+    """Return the cards on the bus, except a processor's own and those with another driver, such as vfio-pci."""
     found = pci_devices(root, VENDOR, (DISPLAY, SCREEN))
     return {
         bus_id: device
@@ -58,9 +58,9 @@ def pci(root: str = "/") -> dict[str, str]:
 
 
 def observe(root: str = "/") -> dict[str, Any]:
-    """Return what the kernel's drivers, xpu-smi, the PCI bus and the processes say of the cards.
+    """Return the state of the cards from the kernel's drivers, xpu-smi, the PCI bus and the processes.
 
-    ``module_id`` is the number of xpu-smi; without the tool they are counted in the order of the bus, as it does.
+    ``module_id`` is the number of xpu-smi; without the tool they are numbered in the order of the bus, as it does.
     """
     on_bus = _on_bus(root)
     nothing: dict[str, Any] = {"device_name": None, "driver_version": None, "memory_mib": 0, "modules": []}
@@ -97,9 +97,9 @@ def _modules(
     tool: XpuSmi,
     root: str,
 ) -> list[dict[str, Any]]:
-    """Return what facts have of each card, by its number."""
+    """Return the facts of each card, by its number."""
     opened = device_holders(NODE, WATCHERS, root, least_kib=LEAST_KIB)
-    # One kind of card has one name, also where the tool does not say that of each.
+    # All cards of a kind have one name, also if the tool does not show it for each.
     named = {on_bus[bus_id].device: card.name for bus_id, card in shown.items() if card.name}
     modules = []
     for bus_id, number in sorted(numbers.items(), key=lambda one: one[1]):
@@ -126,14 +126,14 @@ def _modules(
 
 
 def _problem(card: XpuCard | None, mib: int) -> str | None:
-    """Return why a card cannot be used that the tool shows."""
+    """Return why a card that the tool shows cannot be used."""
     if card and card.state:
         return f"xpu-smi shows that its state is {card.state}"
     return "xpu-smi cannot read its memory" if card and not mib else None
 
 
 def _memory(folder: Path) -> int:
-    """Return the MiB of a card's memory as its driver says them; 0 where it does not."""
+    """Return the MiB of a card's memory according to its driver; 0 if unknown."""
     sizes = [number_of(path) or 0 for path in folder.glob("tile*/physical_vram_size_bytes")]
     return sum(sizes) >> 20
 
@@ -142,7 +142,7 @@ def _name(device: PciDevice, named: Mapping[str, str]) -> str:
     return plain_name(named.get(device.device) or NAMES.get(device.device, f"GPU {device.device}"), "Intel(R)")
 
 
-# The compute runtime finds cards by their links in by-path, and opens the render node that is there behind one.
+# The compute runtime finds cards by their links in by-path, and opens the render node that a link leads to.
 BY_PATH = "/dev/dri/by-path"
 ACCESS = DeviceAccess(
     options=("--volume", f"{BY_PATH}:{BY_PATH}:ro"),
@@ -159,7 +159,7 @@ ACCESS = DeviceAccess(
 
 
 def _cannot(spec: Spec, model: Architecture, host: Host, cards: Sequence[Card]) -> list[Problem]:
-    """Return what of a model these cards cannot do."""
+    """Return the features of a model that these cards cannot handle."""
     problems = method_problems(
         spec, model, lambda method: method in METHODS, f"is not loaded on XPU, where {METHODS_SHORT} are"
     )
@@ -188,8 +188,8 @@ def _notes(spec: Spec, release: str) -> list[str]:
     return notes
 
 
-# No figures of whole machines are published: a first one passes. A pair over PCI Express must reach an eighth of the
-# rate of its slots, as Radeon's: oneCCL may copy through the host's memory. Servers use this transport too.
+# No figures of whole machines are published, so a first figure passes. A pair over PCI Express must reach an eighth of
+# the rate of its slots, like Radeon's: oneCCL may copy through the host's memory. Servers use this transport too.
 LINKS = Links(
     library="oneCCL",
     backend="xccl",
@@ -218,7 +218,7 @@ PLATFORM = Platform(
     env={"VLLM_WORKER_MULTIPROC_METHOD": "spawn"},
     ulimits=("memlock=-1:-1", "stack=67108864:67108864"),
     cache_variable="VLLM_CACHE_ROOT",
-    # Nobody has measured them here.
+    # An estimate without measurements.
     warmup_s=180,
     warmup_cached_s=60,
     card_variables=MASKS,

@@ -1,4 +1,4 @@
-"""What xpu-smi says of Intel's GPUs, in its releases 1 and 2: JSON, and the table of its topology."""
+"""Intel's GPUs according to xpu-smi, in its releases 1 and 2: JSON, and the table of its topology."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ BAD, WORSE = "warning", "critical"
 
 @dataclass(frozen=True)
 class XpuCard:
-    """One GPU as the tool shows it; what it cannot read is empty or 0.
+    """One GPU as the tool shows it; unreadable values are empty or 0.
 
-    number: by which the tool's users name it. sick: what its health says is wrong; warned: what may become so.
-    state: why it cannot compute, such as survivability mode.
+    number: its number in the tool. sick: present health problems; warned: health warnings. state: why it cannot
+    compute, such as survivability mode.
     """
 
     number: int
@@ -38,10 +38,10 @@ class XpuCard:
 
 @dataclass(frozen=True)
 class XpuSmi:
-    """What the tool says of a host.
+    """The tool's output for a host.
 
-    cards: its GPUs. links: kinds of the links between two of them, by their numbers. hangs: that it does not answer.
-    notes: sentences on what it cannot say. answers: it has shown its list of GPUs, which may be empty.
+    cards: its GPUs. links: kinds of the links between two of them, by their numbers. hangs: it does not answer. notes:
+    sentences on values that it cannot read. answers: it has shown its list of GPUs, which may be empty.
     """
 
     cards: tuple[XpuCard, ...] = ()
@@ -56,7 +56,7 @@ class _Hangs(Exception):
 
 
 def ask_xpu_smi() -> XpuSmi:
-    """Return what the tool says. Where it hangs once, it is not asked further."""
+    """Return the tool's output. If it hangs once, it is not run again."""
     notes: list[str] = []
     try:
         listed = _answer(("discovery", "-j"), notes)
@@ -75,7 +75,7 @@ def ask_xpu_smi() -> XpuSmi:
 
 
 def _answer(words: tuple[str, ...], notes: list[str]) -> str | None:
-    """Return an output of the tool; None, and a note, where it fails."""
+    """Return an output of the tool; None, and a note, if it fails."""
     result = run(["xpu-smi", *words])
     if result.status == HANGS:
         raise _Hangs(result.err)
@@ -87,16 +87,16 @@ def _answer(words: tuple[str, ...], notes: list[str]) -> str | None:
 
 
 def _said(line: str) -> str:
-    """Return what an output says is wrong: JSON with error, or its text."""
+    """Return the error in an output: JSON with error, or its text."""
     found = first_json(line)
     return str(found.get("error", line)) if isinstance(found, Mapping) else line
 
 
 def xpu_cards(listed: str, details: Mapping[int, str] | None = None, health: str = "") -> tuple[XpuCard, ...]:
-    """Return the GPUs of the outputs of ``discovery -j``, ``discovery -d N -j`` and ``health -l -j``.
+    """Return the GPUs in the outputs of ``discovery -j``, ``discovery -d N -j`` and ``health -l -j``.
 
     Raises:
-        InputError: where one of them is not of its form; an empty one of health says nothing.
+        InputError: if one of them is invalid; an empty one of health is skipped.
     """
     sick = {one.get("device_id"): one for one in _listed(health)} if health.strip() else {}
     found = []
@@ -142,7 +142,7 @@ def _number(value: Any) -> int:
 
 
 def _worst(row: Mapping[str, Any]) -> tuple[str, str]:
-    """Return what of a GPU's health is critical, and what is a warning: their descriptions."""
+    """Return the critical states in a GPU's health, and the warnings: their descriptions."""
     found: dict[str, list[str]] = {BAD: [], WORSE: []}
     for part, one in row.items():
         status = str(one.get("status", "")).lower() if isinstance(one, Mapping) else ""
@@ -152,13 +152,13 @@ def _worst(row: Mapping[str, Any]) -> tuple[str, str]:
 
 
 def xpu_links(text: str) -> dict[tuple[int, int], str]:
-    """Return the kinds of the links between GPUs of ``topology -m``, in both directions; of tiles the first ones'.
+    """Return the kinds of the links between GPUs of ``topology -m``, in both directions; for tiles those of the first.
 
     An empty text, or one without a table, gives none.
     """
     rows = [[cell.strip() for cell in line.strip().strip("|").split("|")] for line in text.splitlines()]
     header = next((row for row in rows if row[-1] == "CPU Affinity"), [])
-    # Release 1 has no first cell in it.
+    # Release 1 has no first cell in the header.
     columns = [TILE.fullmatch(cell) for cell in reversed(header)]
     found = {}
     for row in rows:

@@ -8,7 +8,7 @@ KEY, DUMPED = "device_id", "DeviceId"
 
 
 def _dump(values: dict[int, Value], times: int, every_s: int = 0) -> Query:
-    """Return the call for the columns by their numbers; some are known from the second row on."""
+    """Return the call for the columns by their numbers; some have values only from the second row on."""
     numbers = ",".join(map(str, values))
     argv = ("xpu-smi", "dump", "-d", "-1", "-m", numbers, "-i", "1", "-n", str(times))
     columns = ("Timestamp", DUMPED, *(one.source for one in values.values()))
@@ -21,7 +21,7 @@ METRICS = CardMetrics(
     bus_id="pci_bdf_address",
     details="{device_name}, device {device_id}, {pci_bdf_address}",
     queries=(
-        # The heads of the columns differ between the releases, their order does not.
+        # The column headers differ between the releases, their order does not.
         _dump(
             {
                 0: Value("utilization", "utilization_ratio", PERCENT),

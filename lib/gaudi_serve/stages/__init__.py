@@ -1,1 +1,1 @@
-"""What each stage wants on a host, what differs there, what a reset takes back."""
+"""The stages of a run: the state that each requires, how a host differs from it, and what a reset undoes."""

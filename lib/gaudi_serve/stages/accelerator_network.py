@@ -1,4 +1,4 @@
-"""The network that devices of several hosts use: the cards' own ports, or network cards with RDMA."""
+"""The network between devices of several hosts: the ports of the cards, or network cards with RDMA."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ PrivateTmp=yes
 [Install]
 WantedBy=multi-user.target
 """
-# A driver that is loaded again shows its ports again, and they are down.
+# After a driver is reloaded, its ports appear again and are down.
 RULE_TEXT = (
     "# Written by gaudi-serve; the next run overwrites changes made here.\n"
     'ACTION=="add", SUBSYSTEM=="net", DRIVERS=="habanalabs*", TAG+="systemd", ENV{{SYSTEMD_WANTS}}+="{unit}"\n'
@@ -72,7 +72,7 @@ def _address(value: Any) -> bool:
 
 
 def _port_problem(entry: Any) -> str:
-    """Return what is wrong with an entry of ``accelerator_network_ports``; empty where nothing is."""
+    """Return the error in an entry of ``accelerator_network_ports``; empty if it is valid."""
     if not isinstance(entry, Mapping):
         return "must be a mapping of module_id, port and, with addresses, address and gateway_mac"
     if strange := [key for key in entry if key not in PORT_KEYS]:
@@ -105,15 +105,15 @@ FORMS = {
     f"{ROLE}_devices": Rule(
         list_of(matching(r"[A-Za-z][\w.-]{0,62}")), "must be a list of RDMA devices, such as [mlx5_0, mlx5_1]"
     ),
-    # Each entry's own sentence comes from network_problems.
+    # network_problems reports the error of each entry.
     f"{ROLE}_ports": Rule(lambda value: isinstance(value, list), "must be a list of ports (docs/guides/networks.md)"),
 }
 
 
 def between_of(known: Known) -> Between:
-    """Read the variables ``accelerator_network_*``, rendered; network_problems says what is wrong with them.
+    """Return the rendered variables ``accelerator_network_*``; network_problems reports errors in them.
 
-    Of ports that are no list of mappings with numbers none is read.
+    If the ports are not a list of mappings with numbers, no port is read.
     """
     own = {key: known.get(f"{ROLE}_{key}") for key in ("between", "mtu", "ports", "devices", "direct")}
     ports, devices, mtu = own["ports"] or [], own["devices"] or [], str(own["mtu"] or 0)
@@ -134,12 +134,12 @@ def _desired(entry: Known) -> DesiredPort:
 
 
 def network_problems(values: Known, host_name: str, hostvars: Known | None = None) -> list[str]:
-    """Return what is wrong with the variables of a host's network between hosts, beyond the form of each.
+    """Return the errors in a host's network variables that depend on each other or on other hosts.
 
     Args:
-        values: its variables, rendered.
-        host_name: how messages call it.
-        hostvars: variables of all hosts, as they are written: an address must be on one host alone.
+        values: rendered variables of the host.
+        host_name: name of the host in messages.
+        hostvars: raw variables of all hosts; an address must be unique among them.
     """
     listed = values.get(f"{ROLE}_ports") or []
     if not isinstance(listed, list):
@@ -153,7 +153,7 @@ def network_problems(values: Known, host_name: str, hostvars: Known | None = Non
 
 
 def _misplaced(between: Between, values: Known) -> list[str]:
-    """Return which variables would do nothing beside the kind of network."""
+    """Return the variables that have no effect with the chosen kind of network."""
     mine = {PORTS: ("ports", "mtu"), NICS: ("devices", "direct")}.get(between.kind, ())
     kinds = {"ports": PORTS, "mtu": PORTS, "devices": NICS, "direct": NICS}
     said = {key: getattr(between, key) for key in kinds if f"{ROLE}_{key}" in values}
@@ -187,7 +187,7 @@ def _twice(ports: Sequence[DesiredPort]) -> list[str]:
 
 
 def _elsewhere(listed: Sequence[Any], host_name: str, hostvars: Known | None) -> list[str]:
-    """Return which addresses another host has too."""
+    """Return the addresses that another host has too."""
     mine = {str(one.get("address")).partition("/")[0] for one in listed if one.get("address")}
     found = []
     for other in hostvars or () if mine else ():
@@ -201,7 +201,7 @@ def _elsewhere(listed: Sequence[Any], host_name: str, hostvars: Known | None) ->
 
 @dataclass(frozen=True)
 class Live:
-    """A port as it is: see host/observe_network.py."""
+    """The live state of a port; see host/observe_network.py."""
 
     module_id: int
     port: int
@@ -217,7 +217,7 @@ class Live:
 
     @property
     def name(self) -> str:
-        """Return how messages call it."""
+        """Return the name of the port in messages."""
         return f"card {self.module_id} port {self.port} ({self.interface})"
 
 
@@ -230,15 +230,15 @@ def live_ports(network: Known) -> dict[tuple[int, int], Live]:
 def link_lines(
     between: Between, live: Mapping[tuple[int, int], Live], former: Mapping[str, Sequence[str]]
 ) -> tuple[list[str], list[str]]:
-    """Return how the ports of a host differ from what they are to be, a line each.
+    """Return how the ports of a host differ from the inventory, a line each.
 
     Args:
-        between: what the inventory says.
-        live: the ports.
-        former: by port, addresses of earlier settings, which are no longer wanted.
+        between: network settings of the inventory.
+        live: live ports by card and port.
+        former: addresses of earlier settings that are no longer wanted, by port.
 
     Returns:
-        The lines of ports that are down, and those that change a port that may carry traffic.
+        The lines of ports that are down, and the lines of changes to a port that may carry traffic.
     """
     wanted = {(one.module_id, one.port): one.address for one in between.ports}
     down: list[str] = []
@@ -255,7 +255,7 @@ def link_lines(
 
 
 def ports_down(known: Known) -> dict[str, list[int]]:
-    """Return by card the ports that are down, without those that lead to other hosts: the driver leaves them down.
+    """Return the ports that are down by card, except ports to other hosts, which the driver leaves down.
 
     Args:
         known: the facts of the host.
@@ -271,10 +271,11 @@ def _outside(known: Known) -> dict[tuple[int, int], Known]:
 
 
 def port_warnings(known: Known) -> list[str]:
-    """Return which ports of a host's Gaudi cards carry nothing, a sentence a card.
+    """Return warnings about ports of a host's Gaudi cards without a link, a sentence a card.
 
-    Of ports to other cards by what hl-smi shows (``gaudi_driver``), but for ``driver_ports_may_be_down``. Of ports to
-    other hosts those of ``accelerator_network_ports`` that are up without a carrier: a run brings up what is down.
+    Ports to other cards are checked with hl-smi (``gaudi_driver``), except those of ``driver_ports_may_be_down``. Ports
+    to other hosts are reported if ``accelerator_network_ports`` lists them and they are up without a carrier; a run
+    sets ports up that are down.
 
     Args:
         known: the variables and facts of the host.
@@ -302,7 +303,7 @@ def _numbers(ports: Sequence[str]) -> str:
 
 
 def former_addresses(between: Between, settings: Known | None) -> dict[str, list[str]]:
-    """Return by port the addresses that earlier settings had, and the inventory no longer has."""
+    """Return the addresses of earlier settings that are no longer in the inventory, by port."""
     before, now = settings or {}, {f"{one.module_id}/{one.port}": one.address for one in between.ports}
     known: dict[str, set[str]] = {name: {*texts} for name, texts in (before.get("former") or {}).items()}
     for name, address in (before.get("addresses") or {}).items():
@@ -312,7 +313,7 @@ def former_addresses(between: Between, settings: Known | None) -> dict[str, list
 
 
 def cabling(between: Between, live: Mapping[tuple[int, int], Live]) -> list[str]:
-    """Return which ports lead elsewhere than the inventory says, a line each."""
+    """Return the ports whose cables do not match the inventory, a line each."""
     lines = []
     for one in between.ports:
         here = live.get((one.module_id, one.port))
@@ -325,7 +326,7 @@ def cabling(between: Between, live: Mapping[tuple[int, int], Live]) -> list[str]
 
 
 def gaudinet(between: Between, live: Mapping[tuple[int, int], Live]) -> str:
-    """Return the text of gaudinet.json, by which HCCL knows addresses; empty where ports have none."""
+    """Return the text of gaudinet.json, from which HCCL reads addresses; empty if no port has an address."""
     entries = []
     for one in sorted(between.ports, key=lambda port: (port.module_id, port.port)):
         here = live.get((one.module_id, one.port))
@@ -341,10 +342,11 @@ def gaudinet(between: Between, live: Mapping[tuple[int, int], Live]) -> str:
 
 
 def desired_files(network: Known, between: Between) -> dict[str, str]:
-    """Return the text of each file that a host is to have, by its path, in the order in which they are written.
+    """Return the text of each required file by its path, in the order of writing.
 
-    A gaudinet.json that was there before is kept beside it, and comes back when nothing needs another. The settings,
-    which say that the file is the toolkit's, come last: a run that is cut off before loses nothing.
+    A gaudinet.json that existed before the toolkit is saved next to it, and restored when no file is needed any more.
+    The settings file marks gaudinet.json as the toolkit's; it is written last, so that an interrupted run loses
+    nothing.
     """
     text = gaudinet(between, live_ports(network)) if between.kind == PORTS else ""
     ours, before = bool((network["settings"] or {}).get("gaudinet")), network["before"]
@@ -371,7 +373,7 @@ def desired_files(network: Known, between: Between) -> dict[str, str]:
 
 
 def network_refusal(known: Known, between: Between) -> list[str]:
-    """Return why a host cannot have the network that its inventory describes; empty where it can."""
+    """Return why a host cannot have the network of its inventory; empty if it can."""
     platform = platform_of(known["gaudi_system"]["accelerator"])
     if between.kind == PORTS:
         if platform.name != "gaudi":
@@ -385,7 +387,7 @@ def network_refusal(known: Known, between: Between) -> list[str]:
 
 
 def _unknown_ports(between: Between, live: Mapping[tuple[int, int], Live]) -> list[str]:
-    """Return which ports of the inventory the host does not have, and which of its own lack an address."""
+    """Return the inventory's ports that the host lacks, and the ports of the host that lack an address."""
     if not live:
         return []
     names = ", ".join(f"{card}/{port}" for card, port in sorted(live))
@@ -428,7 +430,7 @@ def _of_nics(network: Known, between: Between, system: Known) -> list[str]:
 
 
 def _of_direct(network: Known, system: Known) -> list[str]:
-    """Return why network cards cannot read the memory of the devices."""
+    """Return why network cards cannot access the memory of the devices."""
     found, kernel = [], re.match(r"\d+\.\d+", str(system["kernel"]))
     if kernel and comparable(kernel[0]) < comparable(DIRECT_KERNEL):
         found.append(f"{ROLE}_direct: true: needs kernel {DIRECT_KERNEL} or newer, and this is {system['kernel']}")
@@ -455,23 +457,23 @@ def network_packages(between: Between) -> list[str]:
 
 
 def _file_lines(network: Known, files: Mapping[str, str]) -> tuple[list[str], list[str]]:
-    """Return the files that are to be written, and those that are to go."""
+    """Return the files to write and the files to remove."""
     live, ours = network["files"], bool((network["settings"] or {}).get("gaudinet"))
     write = [path for path, text in files.items() if live.get(path) != sha256_text(text)]
-    # One of HCCL's that a host had before is not business of ours.
+    # The toolkit leaves files of HCCL alone that existed before.
     absent = [path for path, digest in live.items() if digest is not None and path not in files]
-    # By the settings a run that was cut off is completed.
+    # The settings file goes last: with it, the next run completes an interrupted one.
     absent.sort(key=lambda path: path == SETTINGS)
     return write, [path for path in absent if path != GAUDINET or ours]
 
 
 @dataclass(frozen=True)
 class Differences:
-    """How a host differs from the network that its inventory describes.
+    """The differences between a host and the network of its inventory.
 
-    install: packages. write, absent: paths of files. down: lines about ports that are down; links: about ports that may
-    carry traffic. enable: no boot brings the ports up yet. waits: its ports are known only when their driver is there,
-    which a run may install.
+    install: packages. write, absent: paths of files. down: lines about ports that are down; links: lines about ports
+    that may carry traffic. enable: the unit that sets the ports up at boot is not enabled. waits: the ports are known
+    only after this run has installed the driver.
     """
 
     install: Sequence[str]
@@ -484,7 +486,7 @@ class Differences:
 
     @classmethod
     def of(cls, network: Known, between: Between, files: Mapping[str, str]) -> Differences:
-        """Compare a host's ``gaudi_network``, given the text of each file that it is to have."""
+        """Compare a host's ``gaudi_network`` with the inventory, given the text of each required file."""
         ports, live = between.kind == PORTS, live_ports(network)
         former = former_addresses(between, network["settings"])
         return cls(
@@ -497,13 +499,13 @@ class Differences:
 
     @property
     def lines(self) -> list[str]:
-        """Return them for a reader."""
+        """Return the differences as lines for users."""
         lines = [*(f"install {name}" for name in self.install), *(f"write {path}" for path in self.write)]
         lines += [*(f"remove {path}" for path in self.absent), *self.down, *self.links]
         return [*lines, *([f"enable {UNIT}"] if self.enable else [])]
 
     def changes(self, files: Mapping[str, str]) -> dict[str, Any]:
-        """Return what the tasks of the role read."""
+        """Return the values that the tasks of the role read."""
         touched, ports = {*self.write, *self.absent}, SETTINGS in files
         return {
             **{"needed": True, "due": bool(self.lines) or self.waits, "lines": self.lines},
@@ -519,7 +521,7 @@ def _pending(given: Given) -> Pending:
     between, live = between_of(known), live_ports(network)
     files = desired_files(network, between)
     found = Differences.of(network, between, files)
-    # For the plan of the fleet, which reads no facts of the ports.
+    # The plan of the fleet reads no facts of ports; it needs these.
     told = {"warnings": warnings} if (warnings := port_warnings(known)) else {}
     if not between.kind and not found.absent and not found.write:
         return Pending(changes={"due": False, "needed": False}, facts={"needed": False, **told})
@@ -538,7 +540,7 @@ def _pending(given: Given) -> Pending:
 
 
 def _serving(known: Known, found: Differences) -> list[str]:
-    """Return which models must stop first: servers read addresses at their start, and a new MTU interrupts a port."""
+    """Return the models to stop first: servers read addresses at their start, and a new MTU interrupts a port."""
     if not (found.links or GAUDINET in (*found.write, *found.absent) or SETTINGS in found.absent):
         return []
     return [

@@ -1,4 +1,4 @@
-"""User and password of package sources: apt takes them from files of root, not from addresses that all may read."""
+"""Credentials of package sources: apt reads them from files of root instead of world-readable addresses."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from typing import Any, NamedTuple
 from ..core.errors import InputError, shown
 from ..core.redact import has_login
 
-# What Debian calls the machines of the kernel.
+# Debian's names of the kernel's machine types.
 ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64"}
-# Beside http and https, apt reads auth.conf for none.
+# apt reads auth.conf for http and https only.
 SCHEMES = ("http", "https")
 
 
 class Access(NamedTuple):
-    """An address without its credentials, and these, decoded; both are empty where it has none."""
+    """An address without its credentials, and the decoded credentials, which are empty if it has none."""
 
     uri: str
     user: str = ""
@@ -25,10 +25,10 @@ class Access(NamedTuple):
 
 
 def access(address: Any) -> Access:
-    """Take an address of a package source apart.
+    """Split an address of a package source into address and credentials.
 
     Raises:
-        InputError: for credentials that apt could not read in auth.conf.d; without their value.
+        InputError: if apt cannot read the credentials from auth.conf.d; the message omits their value.
     """
     if not isinstance(address, str):
         raise InputError(f"{shown(address)}: must be an address such as https://mirror.example/x")
@@ -47,33 +47,35 @@ def access(address: Any) -> Access:
 
 
 def apt_access(uris: Sequence[str] | str) -> dict[str, Any]:
-    """Part addresses of package sources from their credentials.
+    """Separate addresses of package sources from their credentials.
 
     Args:
         uris: an address, or several.
 
     Returns:
-        ``uris``: the addresses without them; ``auth``: what belongs into a file of mode 0600 in
-        /etc/apt/auth.conf.d, empty where no address has any; ``logins``: ``{user, password}`` of each address.
+        ``uris``: the addresses without credentials; ``auth``: the text of a file of mode 0600 in /etc/apt/auth.conf.d,
+        empty if no address has credentials; ``logins``: ``{user, password}`` of each address.
 
     Raises:
-        InputError: as of access.
+        InputError: as for access.
     """
     found = [access(one) for one in ([uris] if isinstance(uris, str) else uris)]
     secret = sorted({one for one in found if one.user}, key=lambda one: -len(one.uri))
     return {
         "uris": [one.uri for one in found],
-        # With the scheme, without which apt gives nothing to http; the longest first, since the first that fits counts.
+        # Entries need the scheme: without it apt does not use them for http. The longest comes first, since apt takes
+        # the first match.
         "auth": "".join(f"machine {one.uri} login {one.user} password {one.password}\n" for one in secret),
         "logins": [{"user": one.user, "password": one.password} for one in found],
     }
 
 
 def package_architecture(system: Mapping[str, Any], host: Mapping[str, Any] | None = None) -> str:
-    """Return the architecture of a host's packages; empty where the facts do not say it.
+    """Return the architecture of a host's packages; empty if the facts lack it.
 
     Args:
-        system: ``gaudi_system``. host: ``gaudi_host``, which older saved facts say it in.
+        system: ``gaudi_system``.
+        host: ``gaudi_host``, which older saved facts have it in.
     """
     said = str(system.get("architecture") or ((host or {}).get("cpu") or {}).get("architecture") or "")
     last = str(system.get("kernel") or "").rpartition("-")[2]

@@ -1,4 +1,4 @@
-"""What a stage of a run is: one object that its role, the plan, the status and a reset ask."""
+"""The interface of a stage: one object that its role, the plan, the status and a reset use."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from typing import Any, cast
 from ..core.errors import InputError
 
 Known = Mapping[str, Any]
-# A heading of every refusal that comes before the first change; a run that ends with it has a status of its own.
+# A refusal before the first change starts with this text; a run that ends with it has its own exit status.
 REFUSED = "Nothing has been changed. What must be fixed first:"
 SUPPORTED = {("debian", "12"), ("debian", "13"), ("ubuntu", "22.04"), ("ubuntu", "24.04")}
-# How one name under the key of a difference becomes a sentence.
+# How a name under the key of a difference becomes a sentence.
 WORDS = {
     "repair": "dpkg was cut off",
     "install": "{} is not installed",
@@ -26,10 +26,10 @@ WORDS = {
 
 @dataclass(frozen=True)
 class Given:
-    """What a stage decides by.
+    """The input of a stage.
 
-    host: its name. known: the variables of the host by their names, its facts among them; a value is rendered when it
-    is read. seen: what the stage's own look has returned.
+    host: name of the host. known: the variables and facts of the host by name; a value is rendered when it is read.
+    seen: the result of the stage's own look at the host.
     """
 
     host: str
@@ -37,7 +37,7 @@ class Given:
     seen: Known = field(default_factory=dict)
 
     def left(self, lines: Sequence[str]) -> list[str]:
-        """Return the sentence of a stage that has run and still has something to do; nothing where it has not."""
+        """Return the sentence for a stage that has run and still has pending changes; empty if it has none."""
         return [f"{self.host}: still to do after this run: {'; '.join(lines)}"] if lines else []
 
     @property
@@ -48,12 +48,12 @@ class Given:
 
 @dataclass(frozen=True)
 class Pending:
-    """What a stage would do on a host.
+    """The pending work of a stage on a host.
 
-    changes: for the tasks that carry them out. due: the same as lines. left: why a run has failed that finds this after
-    its work. refusal: why the stage must not begin. drift: how the host differs from what is planned, for a status.
-    stops: the models that it takes down. notes: what is worth knowing; None says nothing new. facts: what other parts
-    of a run read, by name without the role.
+    changes: values for the tasks that carry them out. due: the same as lines. left: the error if these changes are
+    still pending after the stage has run. refusal: why the stage must not begin. drift: how the host differs from the
+    plan, for a status. stops: the models that it takes down. notes: information for users; None if unchanged. facts:
+    values that other parts of a run read, by name without the role.
     """
 
     changes: Mapping[str, Any] = field(default_factory=dict)
@@ -86,21 +86,21 @@ def _all_stays(_: Given) -> dict[str, Any]:
 class Stage:
     """One stage of a run.
 
-    role: what carries it out; tag: its name in --tags, and of its playbook. reads: the subsets of gaudi_facts that it
-    needs. planned: it needs a plan of the models without errors; the others may repair a host whose models have some.
-    of_fleet: it decides by the plans of other hosts, which come first.
+    role: the role that carries it out; tag: its name in --tags, and of its playbook. reads: the subsets of gaudi_facts
+    that it needs. planned: it needs a plan of the models without errors; the others may repair a host whose models have
+    errors. of_fleet: it depends on the plans of other hosts, which are made first.
 
-    down: minutes that it takes serving models down for, besides their start, and why; ends_all: the fact that all of
-    them go down, where it is not what ``stops`` says. tells: further facts. noted: where its notes are shown. given:
-    options of its role that playbooks set in every run, each with where its value comes from; an inventory that sets
-    them changes nothing. taken: options that playbooks set for a reset.
+    down: minutes of downtime of serving models in addition to their start, and the reason; ends_all: the fact which
+    shows that all models stop, if it differs from ``stops``. ``tells``: further facts. noted: where its notes are
+    shown. given: options of its role that playbooks set in every run, each with the source of its value; an inventory
+    cannot override them. taken: options that playbooks set for a reset.
 
-    hosts: variables that name hosts with a task for others, with what reads the names. waits: hosts wait for each other
-    in it, by the variables of one.
+    hosts: variables that name hosts with a task for others, with the functions that read the names. waits: whether
+    hosts wait for each other in this stage, by their variables.
 
-    look: a module and its arguments, where what is to be read depends on what is wanted; None where nothing is.
-    pending: what it would do. expected: the values of ``gaudi_host`` that are others when it has run, by which models
-    are planned. reset: what a reset takes back.
+    look: a module and its arguments if what it reads depends on the desired state; None if it reads nothing. pending:
+    the pending work. expected: the values of ``gaudi_host`` that this stage changes, for the plan of the models. reset:
+    what a reset undoes.
     """
 
     role: str
@@ -126,34 +126,34 @@ class Stage:
         return tuple(f"{self.role}_{kind}" for kind in kinds)
 
     def asked(self, given: Given, run: Callable[[str, dict[str, Any]], Known]) -> Pending:
-        """Return what the stage would do, after its own look at the host.
+        """Return the pending work of the stage, after its own look at the host.
 
         Args:
-            given: what it decides by.
+            given: the input of the stage.
             run: runs a module with arguments, and returns its result.
 
         Raises:
-            InputError: where something is wrong with what is wanted, or the look fails.
+            InputError: if the desired state is invalid or the look fails.
         """
         look = self.look(given)
         if look:
             seen = run(*look)
             if seen.get("failed"):
                 raise InputError(str(seen.get("msg") or "the host cannot be read"))
-            # Above the other variables, of which each is rendered when it is read.
+            # These values override the other variables, each of which is rendered when it is read.
             known = ChainMap(dict(seen.get("ansible_facts", {})), cast("MutableMapping[str, Any]", given.known))
             given = Given(given.host, known, seen)
         return self.pending(given)
 
     def facts(self, found: Pending) -> dict[str, Any]:
-        """Return what the rest of a run reads of a stage, by the names of facts."""
+        """Return the facts that later parts of a run read from a stage, by name."""
         told = {"due": list(found.due), "refusal": list(found.refusal), "stops": found.stops, **found.facts}
         told |= {} if found.notes is None else {"notes": list(found.notes)}
         return {f"{self.role}_{key}": value for key, value in told.items()}
 
 
 def drift_lines(changes: Known, but: Sequence[str] = ()) -> list[str]:
-    """Return what a comparison found as lines, one a difference.
+    """Return the differences of a comparison as lines, one each.
 
     Args:
         changes: sentences or names by kind, as host_tuning_changes returns them.
@@ -169,7 +169,7 @@ def drift_lines(changes: Known, but: Sequence[str] = ()) -> list[str]:
 
 
 def system_refusal(system: Known, host_name: str) -> list[str]:
-    """Return why this toolkit does not work on an operating system; empty where it does."""
+    """Return why this toolkit does not work on an operating system; empty if it does."""
     if (system["id"], system["version_id"]) in SUPPORTED:
         return []
     known = ", ".join(f"{name} {version}" for name, version in sorted(SUPPORTED))

@@ -1,4 +1,4 @@
-"""What is desired of a host's BIOS, what its BMC must be sent for it, and whether the host must reboot."""
+"""The desired BIOS settings of a host, the requests to its BMC, and whether the host must reboot."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ from ..host.observe_bios import RECORD
 from .base import Given, Pending, Stage
 
 Known = Mapping[str, Any]
-MINUTES = 15  # of a boot with other BIOS settings: 5 to 15 are usual for servers of this size
+MINUTES = 15  # to boot with other BIOS settings: 5 to 15 are usual for servers of this size
 NEEDED = ("bios_bmc_address", "bios_bmc_user", "bios_bmc_password")
 ALLOW = "host_tuning_reboot_allowed: true"
 
 
 def _asked(known: Known) -> bool:
-    """Tell whether anything is desired of the BIOS."""
+    """Return whether any BIOS setting is desired."""
     return bool(known.get("bios_profile") or known.get("bios_settings"))
 
 
 def _incomplete(given: Given) -> list[str]:
-    """Return why the BMC cannot be asked, by the variables alone."""
+    """Return which variables the access to the BMC lacks."""
     known = given.known
     missing = [name for name in NEEDED if not known.get(name)]
     reasons = [unknown_profile(str(known.get("bios_profile") or ""), known.get("bios_profiles") or {})]
@@ -41,7 +41,7 @@ def _incomplete(given: Given) -> list[str]:
 
 
 def _shared(given: Given) -> str:
-    """Return that another host has the same BMC: one of both would be sent the settings of the other."""
+    """Return an error if another host has the same BMC: it would get the settings of both hosts."""
     address, hosts = str(given.known.get("bios_bmc_address") or ""), given.known.get("hostvars") or {}
     others = [name for name in hosts if name != given.host and _place(_bmc_of(hosts[name])) == _place(address)]
     if not address or not others:
@@ -50,16 +50,16 @@ def _shared(given: Given) -> str:
 
 
 def _place(address: str) -> tuple[str, int]:
-    """Return host and port of a BMC, by which the same address is known in its several spellings."""
+    """Return host and port of a BMC, which are equal for different spellings of one address."""
     host, port = Bmc(address, "", "").place
     return host.lower(), port
 
 
 def _bmc_of(variables: Known) -> str:
-    """Return the address of another host's BMC; empty where it cannot be rendered, which that host refuses itself."""
+    """Return the address of another host's BMC; empty if it cannot be rendered, which that host itself reports."""
     try:
         return str(variables.get("bios_bmc_address") or "")
-    # Of Ansible's and of Jinja's many errors.
+    # Rendering raises many kinds of errors, from Ansible and from Jinja.
     except Exception:
         return ""
 
@@ -70,7 +70,7 @@ def _look(given: Given) -> tuple[str, dict[str, Any]] | None:
 
 def _pending(given: Given) -> Pending:
     if not _asked(given.known):
-        # None says nothing new, as for a host whose BIOS nobody ever asked for.
+        # None leaves the notes unchanged, as for a host without desired BIOS settings.
         return Pending(changes=_changes(Comparison(), {}), notes=_sent_notes(_sent(given.known)) or None)
     seen = given.seen.get("bios") or {}
     refusal = _incomplete(given) or [f"{given.host}: {text}" for text in _problems(given, seen)]
@@ -80,14 +80,14 @@ def _pending(given: Given) -> Pending:
     profile, wrong = profile_settings(name, own, seen["system"])
     settings, sent = given.known.get("bios_settings") or {}, _sent(given.known, str(seen["system"]["bios"]))
     if seen["pending"] is None and sent.get("accepted"):
-        # A BMC without a settings object does not show what it was sent.
+        # A BMC without a settings object does not show pending settings.
         seen = {**seen, "pending": dict(sent["settings"])}
     found = Comparison(refusals=[wrong]) if wrong else compared(settings, seen, profile)
     return _compared(given, seen, found, first_settings(own, seen["system"]))
 
 
 def _problems(given: Given, seen: Known) -> list[str]:
-    """Return why what was read of a BMC is not compared."""
+    """Return why the settings of a BMC cannot be compared."""
     if problem := given.seen.get("problem"):
         return [str(problem)]
     system, serial = seen["system"], str(given.known.get("bios_bmc_serial") or "")
@@ -133,7 +133,7 @@ def _compared(given: Given, seen: Known, found: Comparison, first: set[str]) -> 
 
 
 def _second_boot(found: Comparison, waiting: list[Row], first: set[str]) -> list[str]:
-    """Return the sentence for settings that may stick only after a second boot, since another one must change first."""
+    """Return the sentence for settings that may need a second boot, since another setting must change first."""
     names = {base_name(name) for name in first}
     openers = [row.name for row in waiting if base_name(row.name) in names]
     others = [row.name for row in waiting if row.name not in (*openers, *found.later)]
@@ -143,7 +143,7 @@ def _second_boot(found: Comparison, waiting: list[Row], first: set[str]) -> list
 
 
 def _refused(known: Known, seen: Known, found: Comparison) -> list[str]:
-    """Return why settings that are right must not be sent now."""
+    """Return why valid settings must not be sent now."""
     system, failed = seen["system"], (known.get("gaudi_bios") or {}).get("failed") or {}
     reasons = []
     sent = _sent(known, str(system["bios"]))
@@ -163,7 +163,7 @@ def _refused(known: Known, seen: Known, found: Comparison) -> list[str]:
 
 
 def _left(host: str, seen: Known, rows: Any, patch: Known, waiting: list[Row]) -> list[str]:
-    """Return what a run has not reached, by name."""
+    """Return the settings that a run has not applied, by name."""
     unsent = [row for row in rows if row.name in patch and row not in waiting]
     version = seen["system"]["bios"]
     return [f"{host}: BIOS: not sent to the BMC: {row.line}" for row in unsent] + [
@@ -194,10 +194,11 @@ def _listed(settings: Known) -> str:
 
 
 def _changes(found: Comparison, seen: Known, sent: Known | None = None, known: Known | None = None) -> dict[str, Any]:
-    """Return what the tasks carry out.
+    """Return the values for the tasks.
 
-    ``record``: the file of settings that have not stuck, if it is written now. ``sent``: the record that is kept before
-    settings are sent. ``job``: that of this toolkit, which is replaced, or one that is waited for.
+    ``record``: the file of settings that have not been applied, if it is written now. ``sent``: the record that is
+    saved before settings are sent. ``job``: the toolkit's own job, which is replaced, or a foreign job that the run
+    waits for.
     """
     waiting = {row.name: row.desired for row in found.rows if row.current != row.desired}
     bios = (seen.get("system") or {}).get("bios", "")
@@ -212,7 +213,7 @@ def _changes(found: Comparison, seen: Known, sent: Known | None = None, known: K
         **{"lines": found.lines, "patch": patch, "reboots": False, "desired": waiting},
         "before": {row.name: row.current for row in found.rows if row.name in patch},
         "job": own or next((one["id"] for one in seen.get("jobs") or [] if not patch), ""),
-        # Words of this toolkit alone: they go through a shell.
+        # Only the toolkit's own text, since it passes through a shell.
         "reboot": counted(len(waiting), "BIOS setting"),
         "record": {"path": RECORD, "content": record},
         "sent": {"failed": failed, "sent": now},
@@ -220,16 +221,17 @@ def _changes(found: Comparison, seen: Known, sent: Known | None = None, known: K
 
 
 def _sent(known: Known, bios: str = "") -> dict[str, Any]:
-    """Return what an earlier run has sent in this boot of the host, to this BIOS; empty where it has sent nothing."""
+    """Return the settings that an earlier run sent to this BIOS since the host's last boot; empty if none."""
     sent = dict((known.get("gaudi_bios") or {}).get("sent") or {})
     same = sent.get("boot") == known.get("gaudi_boot_id") and (not bios or sent.get("bios") == bios)
     return sent if sent and same else {}
 
 
 def _is_own(job: Known, seen: Known, sent: Known) -> bool:
-    """Tell whether a job is that of an earlier run.
+    """Return whether a job belongs to an earlier run.
 
-    One that was cut off while it sent does not know its name: then by what is pending, which it alone has sent.
+    A run that was interrupted while it sent settings has no job name. Then the job is the run's own if the run sent all
+    of the pending settings.
     """
     if name := sent.get("job"):
         return bool(name == job["id"])
@@ -238,9 +240,9 @@ def _is_own(job: Known, seen: Known, sent: Known) -> bool:
 
 
 def _complete(found: Comparison, seen: Known, sent: Known) -> dict[str, Any]:
-    """Return all that must be sent: a job that is replaced takes with it what it would have set.
+    """Return all settings to send: replacing a job discards the settings of that job.
 
-    What is pending on a BMC of Dell's without a job is sent too: no reset takes it over.
+    On a BMC of Dell, settings that are pending without a job are sent too: no reboot applies them.
     """
     jobs = seen["jobs"]
     replaces = bool(found.patch) and any(_is_own(one, seen, sent) for one in jobs)
@@ -250,17 +252,17 @@ def _complete(found: Comparison, seen: Known, sent: Known) -> dict[str, Any]:
 
 
 def _sent_notes(sent: Known) -> list[str]:
-    """Return what an earlier run has sent, and nobody desires any more."""
+    """Return notes on settings that an earlier run sent and that are no longer desired."""
     if not sent:
         return []
-    # A run that was cut off, or a BMC that did not answer: the settings may have come to it or not.
+    # If the run was interrupted or the BMC did not answer, the settings may have been accepted or not.
     brings = "brings" if sent.get("accepted") else "may bring"
     told = f"{brings} what an earlier run has sent: {_listed(sent.get('settings') or {})}"
     return [f"BIOS: the next reboot {told}; set others, or change them in the BMC"]
 
 
 def _reset(given: Given) -> dict[str, Any]:
-    """Return that a BIOS stays as it is: what it had before may be what a host was bought with, or a mistake."""
+    """Return that the BIOS settings stay: the previous values may be the factory's, or a mistake."""
     folder = PurePosixPath(RECORD)
     record = folder.name in (given.known["gaudi_left"]["own"].get(str(folder.parent)) or [])
     kept = (

@@ -1,4 +1,4 @@
-"""What the stages would do on a host, read once from the facts in which they keep it."""
+"""The pending work of all stages on a host, read from the facts of the stages."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from .registry import BY_ROLE, OBJECTS, STAGES, Known
 
 @dataclass(frozen=True)
 class StageChanges:
-    """What the stages of a run would do on a host.
+    """The pending work of the stages of a run on a host.
 
-    pending: lines by role, in the order of a run, of the stages that have something to do. stops: the models that each
-    stage of those takes down, by role; of the stage that serves the models ``{restart, stop, remove}`` is in
-    ``served``. ends_all: roles of those that take every model down. waits: roles of stages in which hosts wait for each
-    other, so that they run in any case.
+    pending: lines by role, in the order of a run, of the stages with pending changes. stops: the models that each of
+    these stages takes down, by role; for the stage that serves the models, ``served`` has ``{restart, stop, remove}``.
+    ends_all: roles of those that take every model down. waits: roles of stages in which hosts wait for each other, so
+    that they always run.
     """
 
     pending: Mapping[str, Sequence[str]] = field(default_factory=dict)
@@ -26,11 +26,11 @@ class StageChanges:
 
     @classmethod
     def of(cls, known: Known, stages: Sequence[str] = tuple(STAGES)) -> StageChanges:
-        """Read them from a host's variables: the facts ``<role>_due``, ``<role>_stops`` and what ``ends_all`` names.
+        """Read the pending work from the facts ``<role>_due``, ``<role>_stops`` and those that ``ends_all`` names.
 
         Args:
             known: the host's variables.
-            stages: roles of the stages that are asked for.
+            stages: roles of the requested stages.
         """
         pending = {role: list(known[f"{role}_due"]) for role in stages if known.get(f"{role}_due")}
         down = [one for one in OBJECTS if one.down and one.role in pending]
@@ -43,14 +43,14 @@ class StageChanges:
         )
 
     def roles(self, stages: Sequence[str]) -> list[str]:
-        """Return the stages that run, of those of a run: from the first with something to do on.
+        """Return the stages that run: all from the first one with pending changes.
 
-        One stage changes what the next sees. Stages in which hosts wait for each other run in any case; each looks for
-        itself what there is to do.
+        A stage may change the input of later ones. Stages in which hosts wait for each other always run; each
+        determines itself whether it has changes.
         """
         first = next((index for index, role in enumerate(stages) if role in self.pending), len(stages))
         return [role for index, role in enumerate(stages) if index >= first or role in self.waits]
 
     def taken_down(self, role: str, serving: Sequence[str]) -> Sequence[str]:
-        """Return the models that a stage takes down, given those that serve."""
+        """Return the serving models that a stage takes down."""
         return serving if role in self.ends_all else self.stops.get(role, ())

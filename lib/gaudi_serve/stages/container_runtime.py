@@ -1,4 +1,4 @@
-"""What container_runtime wants of the engine, and what is left to do there."""
+"""The desired container engine of stage container_runtime, and the pending changes."""
 
 from __future__ import annotations
 
@@ -17,34 +17,34 @@ from .base import Given, Pending, Stage, system_refusal
 from .reset_host import container_runtime_found, container_runtime_reset
 
 DAEMON_JSON = "/etc/docker/daemon.json"
-# Keys of it that are objects, into which is merged.
+# Keys of daemon.json that are objects, into which entries are merged.
 OBJECTS = ("runtimes", "features")
-# Packages of engines, of which any will do.
+# Packages of engines; any of them is enough.
 ENGINES = {"docker.io", "docker-ce"}
-# The engine's client, which Debian has in a package of its own since this version, and only recommends.
+# Since this version, Debian ships the engine's client in a package of its own, which the engine only recommends.
 CLIENT, CLIENT_SINCE = "docker-cli", 13
 
 
 def daemon_json(
     text: str | None, runtime: bool | str, live_restore: bool, data_root: str, host_name: str, *, cdi: bool = False
 ) -> str:
-    """Merge what is wanted into a daemon.json and keep everything else in it, in its order.
+    """Merge the desired settings into a daemon.json and keep everything else in it, in its order.
 
     A user's own runtime of the same name, with a path of its own or arguments, stays as it is.
 
     Args:
-        text: the file's text, None where there is none.
-        runtime: the name of the runtime for devices that belongs in; true for that of Gaudi, false for none.
-        live_restore: whether containers outlive the engine.
+        text: the text of the file, None if there is no file.
+        runtime: the name of the required runtime for devices; true for that of Gaudi, false for none.
+        live_restore: whether containers keep running while the engine restarts.
         data_root: folder of the engine's data; empty leaves it as it is.
-        host_name: how messages call the host.
-        cdi: the engine must take names of devices by CDI, which is a feature that it may have off.
+        host_name: name of the host in messages.
+        cdi: the engine must accept device names of CDI, a feature that may be turned off.
 
     Returns:
-        The text wanted: the given one, to the letter, where it holds everything already.
+        The desired text: the given text unchanged if it has all settings already.
 
     Raises:
-        InputError: with line and column, where the text is not JSON object; for a data_root that is not a path.
+        InputError: with line and column, if the text is not a JSON object; for a data_root that is not a path.
     """
     if data_root and not data_root.startswith("/"):
         raise InputError(f"{host_name}: container_runtime_data_root: {data_root!r}: an absolute path")
@@ -81,7 +81,7 @@ def _read(text: str | None, where: str) -> dict[str, Any]:
 
 
 def _planned(wanted: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the planned daemon.json; nothing where the file on the host is broken, which is refused by itself."""
+    """Return the planned daemon.json; empty if the file on the host is broken, which another check refuses."""
     try:
         return _read(wanted["daemon_json"], DAEMON_JSON)
     except InputError:
@@ -89,7 +89,7 @@ def _planned(wanted: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _usable(runtime: Any) -> bool:
-    """Tell whether an entry of ``runtimes`` names what the engine can start."""
+    """Return whether an entry of ``runtimes`` names a runtime that the engine can start."""
     return isinstance(runtime, dict) and bool(runtime.get("path") or runtime.get("runtimeType"))
 
 
@@ -99,13 +99,13 @@ def _wanted_runtimes(wanted: Mapping[str, Any]) -> Iterator[Runtime]:
 
 
 def _planned_runtime(wanted: Mapping[str, Any], name: str) -> dict[str, Any]:
-    """Return path and arguments that the planned daemon.json has for a runtime, as the engine tells them."""
+    """Return path and arguments of a runtime in the planned daemon.json, in the form of docker info."""
     found = _planned(wanted).get("runtimes", {}).get(name) or {}
     return {"path": found.get("path"), "runtimeArgs": found.get("runtimeArgs") or []}
 
 
 def daemon_json_problems(text: str | None, host_name: str) -> list[str]:
-    """Return why nothing can be merged into a daemon.json; empty where something can."""
+    """Return why nothing can be merged into a daemon.json; empty if merging is possible."""
     try:
         daemon_json(text, runtime=False, live_restore=True, data_root="", host_name=host_name)
     except InputError as problem:
@@ -118,19 +118,19 @@ def _folder(path: str) -> str:
 
 
 def container_runtime_changes(live: Mapping[str, Any], wanted: Mapping[str, Any]) -> dict[str, Any]:
-    """Compare the wanted engine with the running one.
+    """Compare the desired engine with the running one.
 
     Args:
         live: ``gaudi_runtime`` of the host.
         wanted: ``packages`` (of the engine), ``live_restore``, ``data_root`` (or empty), ``daemon_json``, ``proxies``,
-            ``proxies_dropin`` (texts) and ``proxies_marker`` (all empty where none is wanted), ``cdi`` (bool); and by
+            ``proxies_dropin`` (texts) and ``proxies_marker`` (all empty if no proxy is wanted), ``cdi`` (bool); and by
             the name of each runtime of a platform, such as habana: ``habana`` (bool), ``habana_version`` (or empty),
             ``habana_config``.
 
     Returns:
         ``repair``, ``install_engine``, ``install_habana`` (one for each runtime), ``write``, ``enable``, ``reload``,
-        ``restart``: what differs, as sentences; ``due``. A restart is asked for only where the running daemon lacks
-        what cannot be reloaded.
+        ``restart``: the differences, as sentences; ``due``. A restart is included only if the running daemon lacks a
+        setting that a reload cannot change.
     """
     info = live["info"] or {}
     found: dict[str, Any] = {
@@ -153,11 +153,11 @@ def container_runtime_changes(live: Mapping[str, Any], wanted: Mapping[str, Any]
 
 
 def container_runtime_drift(live: Mapping[str, Any], wanted: Mapping[str, Any]) -> list[str]:
-    """Return how the engine differs from what is planned, as sentences: what is live, and what is planned.
+    """Return the differences between the live engine and the plan, as sentences.
 
     Args:
         live: ``gaudi_runtime`` of the host.
-        wanted: as of container_runtime_changes.
+        wanted: as for container_runtime_changes.
     """
     changes = container_runtime_changes(live, wanted)
     lines: list[str] = list(changes["repair"])
@@ -170,9 +170,9 @@ def container_runtime_drift(live: Mapping[str, Any], wanted: Mapping[str, Any]) 
             lines.append(f"{_leaf(one.settings.path)}: {one.settings.lacks}")
         if live["packages"].get(one.package) and (problem := live.get(f"{one.name}_problem")):
             lines.append(f"{one.program} does not run: {problem}")
-    # Without their values, which may hold credentials.
+    # Values of proxies may hold credentials.
     lines += ["proxies: the engine's differ from the planned ones"] * ("proxy" in changes["write"])
-    # Of an engine that does not answer, nothing but that is known.
+    # If the engine does not answer, its settings are unknown.
     return [*lines, *changes["enable"], *changes["restart"], *(changes["reload"] if live["info"] else [])]
 
 
@@ -192,17 +192,17 @@ def _daemon_drift(text: str | None, planned: str) -> list[str]:
 
 
 def _has_engine(live: Mapping[str, Any], wanted: Mapping[str, Any]) -> bool:
-    # What it cannot do without may be the half that is missing.
+    # The half-installed package may be one that the engine needs.
     if "docker.io" in live["packages"] and set(wanted["packages"]) & set(live["interrupted"]):
         return False
     if CLIENT in wanted["packages"] and "docker.io" in live["packages"] and CLIENT not in live["packages"]:
         return False
-    # Any will do, also one from no package: an engine that a user has installed is not swapped for another.
+    # Any engine is enough, also one from no package: an engine that a user has installed is not replaced.
     return bool(ENGINES & set(live["packages"]) or (live["info"] and not ENGINES & set(live["interrupted"])))
 
 
 def engine_stopped(live: Any) -> bool:
-    """Tell whether an engine that is installed does not answer: which images it has, and what runs, is not known.
+    """Return whether an installed engine does not answer, so that its images and containers are unknown.
 
     Args:
         live: ``gaudi_runtime`` of the host, or None.
@@ -211,7 +211,7 @@ def engine_stopped(live: Any) -> bool:
 
 
 def _package(runtime: Runtime, live: Mapping[str, Any], wanted: Mapping[str, Any]) -> list[str]:
-    """Return what of a runtime's package is to be installed."""
+    """Return the sentences on a runtime's package that must be installed."""
     if not wanted.get(runtime.name):
         return []
     found, version = live["packages"].get(runtime.package), wanted[f"{runtime.name}_version"]
@@ -222,7 +222,7 @@ def _package(runtime: Runtime, live: Mapping[str, Any], wanted: Mapping[str, Any
 
 
 def _package_drift(runtime: Runtime, live: Mapping[str, Any], wanted: Mapping[str, Any]) -> list[str]:
-    """Return how a runtime's package differs from the planned one."""
+    """Return how a runtime's package differs from the plan."""
     if not _package(runtime, live, wanted):
         return []
     found, missing = live["packages"].get(runtime.package), _missing_programs(runtime, live)
@@ -233,10 +233,10 @@ def _package_drift(runtime: Runtime, live: Mapping[str, Any], wanted: Mapping[st
 
 
 def _to_install(runtime: Runtime, changes: Mapping[str, Any], wanted: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what the role installs of a runtime: its packages of a version, which may be there and lack programs.
+    """Return the packages of a runtime that the role installs, also those that are installed but lack programs.
 
-    apt takes the newest of a package that another one needs in a certain version, and refuses both then: of a version
-    all are named.
+    If a package needs another one in a certain version, apt selects the newest version of the other one and refuses
+    both. Therefore all packages are named with the version.
     """
     again = any("install it again" in line for line in changes[f"install_{runtime.name}"])
     version = wanted[f"{runtime.name}_version"]
@@ -246,7 +246,7 @@ def _to_install(runtime: Runtime, changes: Mapping[str, Any], wanted: Mapping[st
 
 
 def _missing_programs(runtime: Runtime, live: Mapping[str, Any]) -> list[str]:
-    """Return the programs that a runtime needs and the host lacks; nothing of facts that do not tell."""
+    """Return the programs that a runtime needs and the host lacks; empty if the facts lack this."""
     here = live.get(f"{runtime.name}_programs")
     return [name for name in runtime.programs if not here.get(name)] if here is not None else []
 
@@ -284,13 +284,13 @@ def _moves(info: Mapping[str, Any], wanted: Mapping[str, Any]) -> bool:
 
 
 def container_runtime_refusal(live: Mapping[str, Any], wanted: Mapping[str, Any], host_name: str) -> list[str]:
-    """Return why the engine cannot be made what is wanted; empty where it can.
+    """Return why the engine cannot reach the desired state; empty if it can.
 
     Args:
         live: ``gaudi_runtime`` of the host.
-        wanted: as of container_runtime_changes, and ``http_proxy``, ``https_proxy``, ``no_proxy`` and of each runtime
-            such as ``habana_repository`` (or empty).
-        host_name: how messages call the host.
+        wanted: as for container_runtime_changes, and ``http_proxy``, ``https_proxy``, ``no_proxy`` and the repository
+            of each runtime, such as ``habana_repository`` (or empty).
+        host_name: name of the host in messages.
     """
     info, reasons = live["info"] or {}, []
     for one in runtimes():
@@ -323,7 +323,7 @@ def container_runtime_refusal(live: Mapping[str, Any], wanted: Mapping[str, Any]
 
 
 def _no_next_start(live: Mapping[str, Any], wanted: Mapping[str, Any], host_name: str) -> list[str]:
-    """Return why an engine would take the planned daemon.json in a reload, and not start with it the next time."""
+    """Return why an engine that accepts the planned daemon.json in a reload would fail at its next start."""
     reasons = []
     swarm = live.get("swarm")
     if wanted["live_restore"] and swarm not in (None, "", "inactive"):
@@ -340,7 +340,7 @@ def _no_next_start(live: Mapping[str, Any], wanted: Mapping[str, Any], host_name
         where = f"{host_name}: {option['file']}: the engine's command line has --{name}"
         if name == "config-file" and value != DAEMON_JSON:
             reasons.append(f"{where} {value}, so it does not read {DAEMON_JSON}; remove the option")
-        # Of other runtimes of the command line the engine makes one list with those of the file.
+        # The engine merges other runtimes of the command line with those of the file.
         elif name in planned and (name != "add-runtime" or value.partition("=")[0] in names):
             twice = "two runtimes have one name" if name == "add-runtime" else "the engine does not start with both"
             reasons.append(
@@ -351,7 +351,7 @@ def _no_next_start(live: Mapping[str, Any], wanted: Mapping[str, Any], host_name
 
 
 def container_runtime_notes(live: Mapping[str, Any], engine: str = "distribution") -> list[str]:
-    """Return what a user should know of an engine; ``engine`` is the one that was asked for."""
+    """Return notes for users on an engine; ``engine`` is the requested one."""
     notes = []
     for one in runtimes():
         if (live["info"] or {}).get("default_runtime") == one.name:
@@ -362,7 +362,7 @@ def container_runtime_notes(live: Mapping[str, Any], engine: str = "distribution
     return notes
 
 
-# Not Environment= in it: any user of the host can ask systemd for that.
+# Environment= would be readable: any user of the host can query it from systemd.
 DROPIN = "[Service]\nEnvironmentFile=/etc/gaudi-serve/docker-proxy.env\n"
 PROXIES = ("http_proxy", "https_proxy", "no_proxy")
 
@@ -378,13 +378,13 @@ def _pending(given: Given) -> Pending:
         changes={
             **changes,
             "packages": wanted["packages"],
-            # What is installed of each runtime for devices, and which ones the engine must tell that it has.
+            # Installed packages of each runtime for devices, and the runtimes that docker info must list.
             "runtimes": [_to_install(one, changes, wanted) for one in runtimes() if changes.get(f"install_{one.name}")],
             "asked": [one.name for one in _wanted_runtimes(wanted)],
             "lines": [text for key, found in changes.items() if key != "due" for text in found],
             "files": _to_write(changes, live, wanted),
             "found": container_runtime_found(live),
-            # Keys of daemon.json that a reset takes back, beside those that are the toolkit's in any case.
+            # Keys of daemon.json that a reset removes, in addition to those that always belong to the toolkit.
             "own_keys": _own_keys(live, wanted),
             **{key: wanted[key] for key in ("proxies_marker", "proxies_dropin")},
             "reload_first": bool(live["info"] and wanted["live_restore"] and not live["info"]["live_restore"]),
@@ -399,7 +399,7 @@ def _pending(given: Given) -> Pending:
 
 
 def _wanted(given: Given) -> dict[str, Any]:
-    """Return what the engine is to be, as container_runtime_changes takes it."""
+    """Return the desired engine, as container_runtime_changes takes it."""
     known, own = given.known, "container_runtime_"
     live, accelerator = known["gaudi_runtime"], known["gaudi_system"]["accelerator"]
     cdi = platform_of(accelerator).cdi and cdi_expected(live, known, accelerator)
@@ -408,7 +408,7 @@ def _wanted(given: Given) -> dict[str, Any]:
     marker = sha256_text(json.dumps([known[own + key] for key in PROXIES])) if any(proxies.values()) else ""
     restores, root = is_true(known[f"{own}live_restore"]), known[f"{own}data_root"] or ""
     daemon = live["daemon_json"]
-    # What cannot be edited stays as it is, for the refusal to name; so that a status of it is one, too.
+    # A broken file stays as it is and is refused later, so that status can still report it.
     if not daemon_json_problems(daemon, given.host):
         for name in [one.name for one in devices] or [""]:
             lacks = cdi and not (live["info"] or {}).get("cdi")
@@ -429,16 +429,16 @@ def _wanted(given: Given) -> dict[str, Any]:
 
 
 def is_asked(runtime: Runtime, known: Mapping[str, Any], accelerator: str) -> bool:
-    """Tell whether the engine of a host should have a runtime for devices."""
+    """Return whether the engine of a host should have a runtime for devices."""
     said = known.get(f"container_runtime_{runtime.name}", "auto")
     return bool(said == "always" or (said == "auto" and runtime.need in accelerator_needs(accelerator)))
 
 
 def cdi_expected(live: Mapping[str, Any], known: Mapping[str, Any], accelerator: str) -> bool:
-    """Tell whether models get their devices by CDI when the stage has run: by the version that is there then.
+    """Return whether models get their devices by CDI after this stage, which depends on the engine's version then.
 
     Args:
-        live: ``gaudi_runtime``, or ``gaudi_host``: ``cdi`` says it of what is there, ``engine_cdi`` of the engine only.
+        live: ``gaudi_runtime``, or ``gaudi_host``: ``cdi`` is the live state, ``engine_cdi`` that of the engine only.
         known: the variables of the host.
         accelerator: its platform.
     """
@@ -449,14 +449,14 @@ def cdi_expected(live: Mapping[str, Any], known: Mapping[str, Any], accelerator:
     version = planned or live.get("packages", {}).get(runtime.package, "")
     takes = live.get("cdi") if live.get("engine_cdi") is None else live["engine_cdi"]
     if known.get("container_runtime_engine") == "vendor" and _lacks_engine(live):
-        takes = True  # the vendor's is a newer one than that of the system
+        takes = True  # the vendor's engine is newer than that of the distribution
     elif not planned:
         return bool(live.get("cdi"))
     return bool(takes) and (not version or runtime.keeps_cdi_file(version))
 
 
 def _lacks_engine(live: Mapping[str, Any]) -> bool:
-    """Tell whether a host is known to have no engine."""
+    """Return whether a host is known to have no engine."""
     return "info" in live and not live["info"] and not ENGINES & set(live["packages"])
 
 
@@ -475,23 +475,23 @@ def _own_keys(live: Mapping[str, Any], wanted: Mapping[str, Any]) -> dict[str, b
 
 
 def _cdi(daemon: Mapping[str, Any]) -> bool:
-    """Tell whether a daemon.json turns names of devices by CDI on."""
+    """Return whether a daemon.json enables CDI."""
     return daemon.get("features", {}).get("cdi") is True
 
 
 def with_client(packages: Sequence[str], system: Mapping[str, Any]) -> list[str]:
-    """Return the packages of an engine with that of its client, where the system has it apart."""
+    """Return the packages of an engine, with the client's package if the distribution has one."""
     apart = system["id"] == "debian" and int(system["version_id"].partition(".")[0] or 0) >= CLIENT_SINCE
     return [*packages, *([CLIENT] if apart and "docker.io" in packages and CLIENT not in packages else [])]
 
 
 def _keys(*ends: str) -> list[str]:
-    """Return names that begin with those of the runtimes for devices."""
+    """Return names that begin with the name of a runtime for devices."""
     return [one.name + end for one in runtimes() for end in ends]
 
 
 def _settings(runtime: Runtime, live: Mapping[str, Any], wanted: bool, host_name: str) -> str | None:
-    """Return the settings that a runtime should have; what cannot be edited stays as it is."""
+    """Return the settings that a runtime should have; settings that cannot be edited stay as they are."""
     text: str | None = live.get(f"{runtime.name}_config")
     known = runtime.settings
     if not wanted or known is None or known.problems(text, host_name):
@@ -500,7 +500,7 @@ def _settings(runtime: Runtime, live: Mapping[str, Any], wanted: bool, host_name
 
 
 def _to_write(changes: Mapping[str, Any], live: Mapping[str, Any], wanted: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Return the files that are to be written, for module gaudi_files, with a copy of the daemon.json of before."""
+    """Return the files to write, for module gaudi_files, with a copy of the previous daemon.json."""
     files: list[dict[str, Any]] = []
     mode = live["daemon_json_mode"] or "0644"
     if "daemon.json" in changes["write"]:

@@ -1,4 +1,4 @@
-"""What the driver of a host lacks against one release, and what must not be done to it."""
+"""The differences between a host's driver and a release, and the reasons not to change the driver."""
 
 from __future__ import annotations
 
@@ -34,14 +34,14 @@ def driver_refusal(
     packages: Sequence[str] = (),
     upgrade_allowed: bool = False,
 ) -> list[str]:
-    """Return why the driver must be left alone; empty when it may be brought to the release.
+    """Return why the driver must not be changed; empty if the release may be installed.
 
     Args:
         driver: ``gaudi_driver`` of the host.
-        host: ``gaudi_host`` of the host: who holds cards.
-        host_name: how messages call the host.
-        release: wanted release, such as 1.21.3.
-        version: wanted version of the packages, such as 1.21.3-57; empty takes the newest of the release.
+        host: ``gaudi_host`` of the host, with the processes that use cards.
+        host_name: name of the host in messages.
+        release: desired release, such as 1.21.3.
+        version: desired version of the packages, such as 1.21.3-57; empty selects the newest of the release.
         packages: the packages that belong together.
         upgrade_allowed: another release may be replaced.
     """
@@ -71,7 +71,7 @@ def _upgrade_refusal(
     packages: Sequence[str],
     upgrade_allowed: bool,
 ) -> list[str]:
-    """Return why what is installed or loaded must not be replaced: no leave, or a stranger on a card."""
+    """Return why the installed or loaded driver must not be replaced: not allowed, or a foreign program uses a card."""
     here = {_version(driver, name) for name in packages if changes["install"] and _version(driver, name)}
     others = sorted(here - {changes["version"]})
     if not others and not changes["reload"]:
@@ -99,16 +99,16 @@ def driver_changes(
 
     Args:
         driver: ``gaudi_driver`` of the host.
-        release: wanted release.
-        version: wanted version of the packages; empty takes the newest of the release that apt knows.
+        release: desired release.
+        version: desired version of the packages; empty selects the newest of the release that apt offers.
         packages: the packages that belong together.
         modules: kernel modules, in the order of loading.
         ports_may_be_down: further ports that lead to no other card.
 
     Returns:
-        ``foreign`` (a driver answers that no package installed), ``repair`` (dpkg was cut off),
-        ``version``, ``install`` (name=version), ``hold``, ``reload`` (the loaded driver is another
-        than the installed), ``load`` (modules), ``down`` (ports, as sentences), ``due``.
+        ``foreign`` (a driver answers that no package installed), ``repair`` (dpkg was interrupted), ``version``,
+        ``install`` (name=version), ``hold``, ``reload`` (the loaded driver differs from the installed one), ``load``
+        (modules), ``down`` (ports, as sentences), ``due``.
     """
     here = {name: found["version"] for name in packages if (found := driver["packages"].get(name))}
     foreign = not here.get(DKMS) and driver["driver_version"] is not None
@@ -119,7 +119,7 @@ def driver_changes(
         "repair": bool(driver["broken"]),
         "install": [] if foreign else [f"{name}={target}" for name in wrong],
         "hold": [] if foreign else [name for name in packages if not driver["packages"].get(name, {}).get("held")],
-        # Also where packages of another release are about to be replaced.
+        # Reload also if packages of another release are about to be replaced.
         "reload": bool(loaded) and not foreign and loaded != release,
         "load": [] if foreign else [name for name in modules if name not in driver["modules"]],
     }
@@ -128,14 +128,14 @@ def driver_changes(
 
 
 def drained(host: Mapping[str, Any]) -> list[str]:
-    """Return the toolkit's own models that hold cards."""
+    """Return the toolkit's own models that use cards."""
     return sorted(
         name for name, service in host.get("services", {}).items() if service.get("active") or service.get("holds")
     )
 
 
 def _pair(others: Sequence[str], target: str, loaded: Any) -> str:
-    """Name what is there and what is wanted: releases, or where they are the same, versions."""
+    """Return the present and the desired release; if they are equal, their versions."""
     releases = sorted({upstream(version) for version in others} - {upstream(target)})
     if releases:
         return f"driver packages of release {', '.join(releases)} and release {upstream(target)}"
@@ -149,10 +149,10 @@ def _version(driver: Mapping[str, Any], name: str) -> str:
 
 
 def _newest(driver: Mapping[str, Any], release: str, here: Mapping[str, str]) -> str:
-    # A version of the release that is installed stays: builds of one release differ in nothing that matters.
+    # An installed version of the release stays: builds of one release do not differ in anything relevant.
     if upstream(here.get(DKMS, "")) == release:
         return here[DKMS]
-    # apt lists them with the newest first.
+    # apt lists the newest version first.
     return next((version for version in driver["available"] if upstream(version) == release), "")
 
 
@@ -166,7 +166,7 @@ def _down(driver: Mapping[str, Any], may_be_down: Sequence[int]) -> list[str]:
 
 
 def driver_notes(driver: Mapping[str, Any], changes: Mapping[str, Any], release: str) -> list[str]:
-    """Return what a user should know of a driver that nothing is wrong with."""
+    """Return notes for users on a driver without errors."""
     notes = []
     if changes["foreign"]:
         notes.append(f"driver {driver['driver_version']}: no package {DKMS} installed it, so its release is not held")
@@ -186,7 +186,7 @@ def _pending(given: Given) -> Pending:
     driver, host, manage = known["gaudi_driver"], known["gaudi_host"], is_true(known["driver_manage"])
     changes, refusal = _compared(given, platform.driver)
     installs = [one.partition("=")[0] for one in changes["install"]]
-    # Replacing packages or a loaded driver ends every server; adding what is missing ends none.
+    # Replacing packages or a loaded driver stops every server; adding missing packages stops none.
     replaces = bool(changes["reload"] or set(driver["packages"]) & set(installs))
     drain, lines = drained(host) if replaces else [], drift_lines(changes, ["foreign", "version"])
     due = changes["due"] and manage
@@ -206,7 +206,7 @@ def _pending(given: Given) -> Pending:
 
 
 def _by_version(given: Given, driver: Driver) -> Pending:
-    """Return what is to be done to a driver whose packages go by its own version."""
+    """Return the pending work on a driver whose packages have the driver's own version."""
     known = given.known
     facts, host, version = known["gaudi_driver"], known["gaudi_host"], str(_own(known, "driver_version") or "")
     manage = is_true(known["driver_manage"])
@@ -241,7 +241,7 @@ def _by_version(given: Given, driver: Driver) -> Pending:
 
 
 def _expected(given: Given) -> dict[str, Any]:
-    """Return the version of the driver that a run leaves on a host, or that its devices wait for it."""
+    """Return the driver version after the run, or that the devices are unavailable until the driver is installed."""
     if "gaudi_driver" not in given.known:
         return {}
     found = _pending(given)
@@ -256,20 +256,20 @@ def _expected(given: Given) -> dict[str, Any]:
 
 
 def _users(facts: Mapping[str, Any]) -> list[str]:
-    """Return a sentence for each module that would keep the driver's loaded."""
+    """Return a sentence for each module that prevents unloading the driver's modules."""
     return [f"module {name} uses the driver's; unload it first" for name in facts.get("used_by") or ()]
 
 
 def _own(known: Mapping[str, Any], name: str) -> Any:
-    """Return a variable of a host that is not Gaudi's; None for what its old name says, which was Gaudi's alone.
+    """Return a variable of a host without Gaudi; None for the value of its old name, which only Gaudi used.
 
-    A fleet of several vendors has such names for all its hosts.
+    A fleet of several vendors may set the old names for all its hosts.
     """
     return None if known.get(OLD[name]) == known[name] else known[name]
 
 
 def _lists(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return values as tasks take them: Jinja adds no tuple to a list."""
+    """Return values with lists for tuples: Jinja cannot add a tuple to a list."""
     return {name: list(value) if isinstance(value, tuple) else value for name, value in values.items()}
 
 
@@ -278,7 +278,7 @@ def _modules(known: Mapping[str, Any], driver: Driver) -> list[str]:
 
 
 def _strangers(host: Mapping[str, Any]) -> list[str]:
-    """Return a sentence for each card that a program holds that is none of the toolkit's models."""
+    """Return a sentence for each card that a foreign program uses."""
     own = {int(number) for service in host.get("services", {}).values() for number in service.get("module_ids", [])}
     return [
         Card.of(module).end_first
@@ -288,7 +288,7 @@ def _strangers(host: Mapping[str, Any]) -> list[str]:
 
 
 def _compared(given: Given, platform: Driver) -> tuple[dict[str, Any], list[str]]:
-    """Return how the driver differs from what it is to be, and why it must be left alone."""
+    """Return how the driver differs from the desired state, and why it must not be changed."""
     known = given.known
     driver, packages = {**known["gaudi_driver"], "ports": ports_down(known)}, _packages(known, platform)
     release, version = str(known["driver_release"]), str(known["driver_version"] or "")
@@ -321,7 +321,7 @@ def _reset(given: Given) -> dict[str, Any]:
     facts = known.get("gaudi_driver", {})
     driver = platform_of(known["gaudi_system"]["accelerator"]).driver
     own = [*_packages(known, driver), *facts.get("packages", {})] if driver else []
-    # All that the role may install.
+    # All packages that the role may install.
     packages = [*dict.fromkeys(own), f"linux-headers-{known['gaudi_system']['kernel']}", "python3-debian"]
     unload = (driver.unload or _modules(known, driver)[::-1]) if driver else ()
     return driver_reset(facts, known["gaudi_left"], packages, unload, is_true(known["driver_reset_packages"]))

@@ -1,4 +1,4 @@
-"""What the driver of a host lacks whose packages go by the driver's own version: NVIDIA's and AMD's."""
+"""Changes to drivers of NVIDIA and AMD, whose packages have the driver's own version."""
 
 from __future__ import annotations
 
@@ -15,25 +15,25 @@ NOTHING: Mapping[str, Any] = {"there": False, "runs": False, "enabled": False}
 
 @dataclass(frozen=True)
 class Source:
-    """The package that brings a driver, at one of its versions."""
+    """The package that provides a driver, at one of its versions."""
 
     package: str
     version: str
 
     @property
     def exact(self) -> str:
-        """Return it as apt takes it."""
+        """Return the package with its version in apt's form."""
         return f"{self.package}={self.version}"
 
 
 @dataclass(frozen=True)
 class Present:
-    """The driver of a host as it is observed.
+    """The live driver of a host.
 
-    packages: those that belong to it, with version, held and whole. offered: what apt knows. loaded: the version of the
-    module that is loaded; empty where it says none, None where none is. modules: those that are loaded. services: its
-    units. needs_companion: the machine needs the package of exactly its version. addresses: of the package source that
-    the role has added.
+    packages: the driver's packages, with version, held and whole. offered: versions that apt offers. loaded: the
+    version of the loaded module; empty if the module has no version, None if none is loaded. modules: the loaded
+    modules. services: its units. needs_companion: the machine needs the companion package of exactly the driver's
+    version. addresses: those of the package source that the role has added.
     """
 
     packages: Mapping[str, Mapping[str, Any]]
@@ -60,9 +60,9 @@ class Present:
         )
 
     def source(self, driver: Driver) -> Source | None:
-        """Return the package that brought the driver, or the first of its parts; None where no package did."""
+        """Return the package that provides the driver, or else the first of its parts; None without a package."""
         found = [(rank, name) for name in self.packages if (rank := driver.rank(name)) is not None]
-        # Of another version than the loaded driver, they are what is left of an older one.
+        # Packages of another version than the loaded driver are remains of an older one.
         parts = [(0, name) for name in self.packages if driver.is_part(name) and self._may_be_loaded(name)]
         name = min(found or parts, default=(0, ""))[1]
         return Source(name, str(self.packages[name]["version"])) if name else None
@@ -71,14 +71,14 @@ class Present:
         return not self.loaded or begins(str(self.packages[name]["version"]), self.loaded)
 
     def companion(self, driver: Driver) -> Source | None:
-        """Return the package of exactly the driver's version that is there."""
+        """Return the installed companion package of exactly the driver's version."""
         found = next((name for name in self.packages if driver.is_companion(name)), None)
         return Source(found, str(self.packages[found]["version"])) if found else None
 
     def best(self, driver: Driver, wanted: str, source: Source | None = None) -> Source | None:
-        """Return the preferred package of a version that apt can get, at its newest: first one as is there.
+        """Return the preferred package of a version at its newest build that apt offers; the installed kind first.
 
-        Packages of Ubuntu, Debian and NVIDIA do not go together.
+        Packages of Ubuntu, Debian and NVIDIA cannot be mixed.
         """
         here = driver.rank(source.package) if source else None
         found = [
@@ -91,10 +91,10 @@ class Present:
         return min(found, key=lambda one: one[0])[1] if found else None
 
     def others(self, target: Source) -> list[str]:
-        """Return the other packages of the driver that are there, each at the target's version where apt can get it.
+        """Return the other installed packages of the driver, each at the target's version if apt offers it.
 
-        Of packages that need each other in one version apt takes the newest, and refuses all of them then; it leaves
-        those that are held as they are, unless they are named.
+        If packages need each other in one version, apt selects the newest one and refuses all of them. It leaves held
+        packages unchanged unless they are named.
         """
         return [
             f"{name}={versions[0]}"
@@ -107,7 +107,7 @@ class Present:
         ]
 
     def best_companion(self, driver: Driver, version: str) -> Source | None:
-        """Return the companion of one version of the driver that apt can get."""
+        """Return the companion package of one version of the driver that apt offers."""
         return next(
             (
                 Source(name, one)
@@ -122,12 +122,12 @@ class Present:
 
 @dataclass(frozen=True)
 class Changes:
-    """What is to be done to a driver, and why it cannot be.
+    """The pending changes to a driver, and why they are impossible.
 
-    install: packages at a version. unhold, hold: names, before and after that. load: modules. start: units. reload:
-    another version is loaded than the package's. replaces: what is there changes, which ends every server. foreign: no
-    package brought it. missing: why apt cannot bring what is wanted; fetch: its package source must be added before
-    anybody knows. version: of the driver after this.
+    install: packages at a version. unhold, hold: names, before and after the installation. load: modules. start: units.
+    reload: the loaded version differs from the package's. replaces: the present driver changes, which stops every
+    server. foreign: no package provides it. missing: why apt cannot install the desired version; fetch: its package
+    source must be added before this is known. version: of the driver after the changes.
     """
 
     repair: bool = False
@@ -145,7 +145,7 @@ class Changes:
 
     @property
     def lines(self) -> list[str]:
-        """Return what is to be done, as sentences."""
+        """Return the changes as sentences."""
         lines = drift_lines({**self.found, "repair": self.repair, "reload": self.reload})
         if self.fetch:
             lines.append(f"the source of packages of driver {self.version} is not there")
@@ -153,12 +153,12 @@ class Changes:
 
     @property
     def found(self) -> dict[str, Any]:
-        """Return the lists of what differs."""
+        """Return the lists of differences."""
         return {"install": list(self.install), "hold": list(self.hold), "load": list(self.load)}
 
     @property
     def due(self) -> bool:
-        """Return whether there is anything to do."""
+        """Return whether any change is pending."""
         return bool(self.repair or self.install or self.hold or self.load or self.start or self.reload or self.fetch)
 
 
@@ -169,21 +169,22 @@ def package_changes(
     further: Sequence[str] = (),
     addresses: Sequence[str] = (),
 ) -> Changes:
-    """Compare the driver of a host with what is wanted.
+    """Compare the driver of a host with the desired one.
 
     Args:
         driver: that of its platform.
         facts: ``gaudi_driver`` of the host.
-        version: how the version of the package that brings it begins; empty keeps what is there, or takes what a host
-            without a driver gets.
-        further: packages that are installed beside it.
+        version: first part of the version of the package that provides the driver; empty keeps the present one, or
+            selects the default for a host without a driver.
+        further: packages that are installed in addition.
         addresses: of ``driver_repository``.
     """
     here = Present.of(facts)
     found = _compared(driver, here, version, further)
     if not found.missing or {*addresses} <= {*here.addresses}:
         return found
-    # What brings it is known when apt has read the source; a driver that is there would be replaced then.
+    # A driver that is present gets no default version, which would replace it. The package is known only once apt has
+    # read the source.
     wanted = version or ("" if found.version else driver.usual)
     if found.foreign or not wanted or begins(found.version, wanted):
         return replace(found, missing=(), fetch=True)
@@ -191,7 +192,7 @@ def package_changes(
 
 
 def _compared(driver: Driver, here: Present, version: str, further: Sequence[str]) -> Changes:
-    """Compare the driver of a host with what is wanted, by what apt knows."""
+    """Compare the driver of a host with the desired one, given the versions that apt offers."""
     source = here.source(driver)
     foreign = bool(here.loaded) and source is None and bool(driver.service or version)
     target, brings, missing = _brought(driver, here, source, "" if foreign else version)
@@ -202,7 +203,7 @@ def _compared(driver: Driver, here: Present, version: str, further: Sequence[str
     further = [name for name in further if name.partition("=")[0] not in here.packages]
     install = list(dict.fromkeys([*brings, *others, *more, *further]))
     new = [one.partition("=")[0] for one in install]
-    # AMD's module has a shorter version than its package: 6.16.13 of 1:6.16.13.30300400-2341068.24.04.
+    # AMD's module has a shorter version than its package: 6.16.13 for 1:6.16.13.30300400-2341068.24.04.
     reload = bool(source and here.loaded and not begins(source.version, here.loaded) and not replaced)
     kept = [name for name, one in here.packages.items() if not one["held"]]
     return Changes(
@@ -223,7 +224,7 @@ def _compared(driver: Driver, here: Present, version: str, further: Sequence[str
 def _brought(
     driver: Driver, here: Present, source: Source | None, version: str
 ) -> tuple[Source | None, list[str], list[str]]:
-    """Return the package that brings the driver after this, what is to be installed for it, and why it cannot be."""
+    """Return the package that provides the driver after the run, the packages to install, and the errors."""
     wanted = version or ("" if source or here.loaded is not None else driver.usual)
     if wanted and not (source and begins(source.version, wanted)):
         target = here.best(driver, wanted, source)
@@ -232,7 +233,7 @@ def _brought(
 
 
 def _starts(driver: Driver, here: Present, new: Sequence[str]) -> list[str]:
-    """Return the units that are to be started, now and by each boot."""
+    """Return the units to start and to enable at boot."""
     units = {unit: here.services.get(unit, NOTHING) for unit in driver.services}
     found = [unit for unit, one in units.items() if one["there"] and not (one["runs"] and one["enabled"])]
     if driver.companion and not here.needs_companion:
@@ -242,7 +243,7 @@ def _starts(driver: Driver, here: Present, new: Sequence[str]) -> list[str]:
 
 
 def _companion(driver: Driver, here: Present, version: str) -> tuple[list[str], list[str]]:
-    """Return the companion that is to be installed for a version of the driver, and why it cannot be."""
+    """Return the companion package to install for a version of the driver, and why this is impossible."""
     if driver.companion is None or not here.needs_companion or not version:
         return [], []
     present = here.companion(driver)
@@ -257,7 +258,7 @@ def _companion(driver: Driver, here: Present, version: str) -> tuple[list[str], 
 
 
 def _unknown(driver: Driver, here: Present, wanted: str) -> str:
-    """Return the sentence for a version that apt cannot bring."""
+    """Return the sentence for a version that apt does not offer."""
     known = sorted(f"{name} {versions[0]}" for name, versions in here.offered.items() if driver.rank(name) is not None)
     some = some_names(known) if known else "none"
     names = ", ".join(name.format(branch=wanted.partition(".")[0]) for name in driver.sources[:2])
@@ -278,17 +279,17 @@ def package_refusal(
     stopped: Sequence[str],
     strangers: Sequence[str],
 ) -> list[str]:
-    """Return why the driver must be left alone; empty where it may be brought to what is wanted.
+    """Return why the driver must not be changed; empty if it may reach the desired state.
 
     Args:
         driver: that of the platform.
         facts: ``gaudi_driver`` of the host.
-        changes: what is to be done.
-        host_name: how messages call the host.
+        changes: the pending changes.
+        host_name: name of the host in messages.
         version: ``driver_version``.
-        upgrade_allowed: what is there may be replaced.
-        stopped: the toolkit's own models that it would stop.
-        strangers: sentences on what else holds cards or the driver.
+        upgrade_allowed: the present driver may be replaced.
+        stopped: the toolkit's own models that the change would stop.
+        strangers: sentences on foreign users of cards or of the driver.
     """
     here = Present.of(facts)
     found = list(changes.missing)
@@ -309,7 +310,7 @@ def package_refusal(
 
 
 def _not_allowed(driver: Driver, here: Present, changes: Changes, stopped: Sequence[str]) -> str:
-    """Return the sentence for a driver that would be replaced without leave."""
+    """Return the sentence for a driver whose replacement is not allowed."""
     models = f" (it stops {', '.join(stopped)})" if stopped else ""
     leave = f"; allow the change with driver_upgrade_allowed: true{models}"
     if changes.reload:
@@ -319,7 +320,7 @@ def _not_allowed(driver: Driver, here: Present, changes: Changes, stopped: Seque
 
 
 def package_notes(changes: Changes, loaded: str | None) -> list[str]:
-    """Return what a user should know of a driver that nothing is wrong with."""
+    """Return notes for users on a driver without errors."""
     if changes.foreign:
         return [f"driver {loaded}: no package installed it, so its version is not held"]
     return []

@@ -1,4 +1,4 @@
-"""Stage gateway: its files from settings and servers, what differs from them, and what a reset takes back."""
+"""Stage gateway: its files from settings and servers, the pending changes, and the reset."""
 
 from __future__ import annotations
 
@@ -33,10 +33,11 @@ def gateway_config(
 
     Args:
         settings: ``fleet_gateway``.
-        servers: what fleet_entries returned.
-        keys: what fleet_keys returned.
-        rank: of the gateway among all of the inventory, 0 for the first.
-        interface: of the host's default route, where a virtual address is unless the settings say another.
+        servers: the result of fleet_entries.
+        keys: the result of fleet_keys.
+        rank: index of the gateway among all of the inventory, 0 for the first.
+        interface: interface of the host's default route, which gets the virtual address unless the settings name
+            another.
 
     Returns:
         ``files`` and ``secrets``, each ``{name: text}``; in the texts a placeholder stands for their folder.
@@ -47,7 +48,7 @@ def gateway_config(
     gateway = read_gateway(settings, backends_of(servers, keys))
     where = gateway.virtual_interface or interface
     gateway = dataclasses.replace(gateway, rank=int(rank), virtual_interface=where)
-    # Its folder gets its name on the host.
+    # The host replaces the placeholder with the folder.
     gateway = dataclasses.replace(gateway, folder=PLACE)
     made = {PurePosixPath(path).name: file for path, file in gateway_files(gateway).items()}
     listed = json.dumps(list(servers), indent=1, sort_keys=True) + "\n"
@@ -65,15 +66,15 @@ def gateway_problems(
     serves: bool,
     fleet: ClientNames | None = None,
 ) -> list[str]:
-    """Return what is wrong with the variables of a fleet with gateways, as far as one host's tell.
+    """Return the errors in one host's variables of a fleet with gateways.
 
     Args:
         settings: ``fleet_gateway`` of the host, or None.
         secret: ``fleet_gateway_secret`` of the host.
         gateways: hosts of the inventory that are gateways.
-        host_name: how messages call the host.
+        host_name: name of the host in messages.
         serves: the host has models.
-        fleet: what all hosts serve, for the clients that may use some alone; None where it is not asked for.
+        fleet: the models of all hosts, to check clients with restricted models; None skips this check.
     """
     reasons = []
     if isinstance(settings, Mapping):
@@ -82,7 +83,7 @@ def gateway_problems(
         except InputError as problem:
             reasons.append(str(problem))
     elif settings is not None:
-        # It may be anything, a key too.
+        # The value is not shown: it may be a key.
         reasons.append(
             "fleet_gateway: (hidden): must be a mapping with address, port, clients and so on; leave it out on "
             "hosts that are not gateways"
@@ -96,13 +97,15 @@ def gateway_problems(
 def gateway_refusal(
     settings: Any, servers: Sequence[Known], keys: Mapping[str, str], live: Known, certificate: str, host_name: str
 ) -> list[str]:
-    """Return why a gateway cannot be what it is to be; empty where it can.
+    """Return why a gateway cannot reach its desired state; empty if it can.
 
     Args:
-        settings, servers, keys: as of gateway_config.
+        settings: as for gateway_config.
+        servers: as for gateway_config.
+        keys: as for gateway_config.
         live: ``gaudi_haproxy`` of the host.
-        certificate: what module haproxy_config says of the certificate's file.
-        host_name: how messages call the host.
+        certificate: the error that module haproxy_config reports for the certificate's file.
+        host_name: name of the host in messages.
     """
     try:
         gateway = read_gateway(settings, backends_of(servers, keys))
@@ -121,12 +124,12 @@ def gateway_refusal(
 
 
 def gateway_ports(variables: Known, models: Sequence[Known], host_name: str) -> list[str]:
-    """Return which ports of a gateway are those of models that are planned for its host.
+    """Return the ports of a gateway that models planned for its host use.
 
     Args:
-        variables: of the host; read is ``fleet_gateway``, whose mistakes gateway_problems tells.
+        variables: of the host; only ``fleet_gateway`` is read, whose errors gateway_problems reports.
         models: planned for the host.
-        host_name: how messages call the host.
+        host_name: name of the host in messages.
     """
     try:
         gateway = read_gateway(value_of(variables, "fleet_gateway"))
@@ -152,13 +155,13 @@ def _ports_taken(gateway: Gateway, taken: Mapping[int, str], host_name: str) -> 
 def gateway_due(
     live: Known, differs: Sequence[str], units: Mapping[str, str], servers: Sequence[Known], address: str = ""
 ) -> list[str]:
-    """Return what a run would do to a gateway, a line each.
+    """Return the pending changes to a gateway, a line each.
 
     Args:
         live: ``gaudi_haproxy`` of the host.
-        differs: the files that differ, as module haproxy_config says.
+        differs: the files that differ, as module haproxy_config reports them.
         units: texts of the units, ``gateway`` and ``address``.
-        servers: what the gateway is to serve.
+        servers: desired servers of the gateway.
         address: text of keepalived's configuration; empty without a virtual address.
     """
     lines = [f"install {name}" for name in gateway_packages(shared=bool(address)) if name not in live["installed"]]
@@ -179,7 +182,7 @@ def gateway_due(
 
 
 def _servers_due(live: Sequence[Entry], planned: Sequence[Entry]) -> list[str]:
-    """Return which servers a run adds, removes and changes; one that serves several models counts once a model."""
+    """Return the servers that a run adds, removes and changes; a server of several models counts once for each."""
     now, then = ({(one.name, one.model): one for one in entries} for entries in (live, planned))
     return [
         *(f"serve {name} ({model})" for name, model in then if (name, model) not in now),
@@ -189,7 +192,7 @@ def _servers_due(live: Sequence[Entry], planned: Sequence[Entry]) -> list[str]:
 
 
 def _address_due(live: Known, unit: str, text: str) -> list[str]:
-    """Return what a run would do to the address that several gateways share."""
+    """Return the pending changes to the address that several gateways share."""
     if not text:
         return ["give up the virtual address"] if live["unit_sha256"] else []
     lines = []
@@ -207,18 +210,18 @@ def _sha256(text: str) -> str:
 
 
 def gateway_drift(live: Known, due: Sequence[str]) -> list[str]:
-    """Return how a gateway differs from what it is to be: what a run would do, and who is kept from being asked.
+    """Return how a gateway differs from its desired state: pending changes, and servers that are set to drain.
 
     Args:
         live: ``gaudi_haproxy`` of the host.
-        due: what gateway_due returned.
+        due: the result of gateway_due.
     """
     kept = [one["name"] for one in live["states"] if one["drained"] or one["maintained"]]
     return [*due, *[f"{name} is drained: it gets no requests until it is ready again" for name in kept]]
 
 
 def gateway_notes(live: Known) -> list[str]:
-    """Return which servers a gateway finds down, and which get less than their share."""
+    """Return the servers that a gateway finds down, and those with reduced weight."""
     down = [one["name"] for one in live["states"] if not one["up"]]
     less = [
         f"gateway: {one['name']} gets {one['weight']} % of its share" for one in live["states"] if one["weight"] < 100
@@ -227,12 +230,12 @@ def gateway_notes(live: Known) -> list[str]:
 
 
 def gateway_reset(live: Known, left: Known, packages: Sequence[str]) -> dict[str, Any]:
-    """Return how a gateway is taken back.
+    """Return how a gateway is removed.
 
     Args:
         live: ``gaudi_haproxy`` of the host.
         left: ``gaudi_left`` of the host.
-        packages: what the role installs.
+        packages: packages that the role installs.
     """
     units = {UNIT_PATH: live["unit_sha256"], ADDRESS_PATH: live["address"]["unit_sha256"]}
     there = [path for path, digest in units.items() if digest is not None]
@@ -242,7 +245,7 @@ def gateway_reset(live: Known, left: Known, packages: Sequence[str]) -> dict[str
         if PurePosixPath(path).name in (left["own"].get(above) or [])
     ]
     return {
-        # The address first: it goes to another gateway while this one still answers.
+        # The address first: another gateway takes it over while this one still answers.
         "units": [path.name for path in reversed(there)],
         "paths": [*folders, *map(str, there)],
         "due": bool(there or folders),
@@ -257,7 +260,7 @@ PACKAGES = ("haproxy", "keepalived")
 
 
 def gateway_packages(*, shared: bool) -> tuple[str, ...]:
-    """Return the packages of a gateway; one that shares its address with others needs the second too."""
+    """Return the packages of a gateway; a shared address needs keepalived too."""
     return PACKAGES if shared else PACKAGES[:1]
 
 
@@ -274,7 +277,7 @@ def _refusal(given: Given, certificate: str) -> list[str]:
 
 
 def _look(given: Given) -> tuple[str, dict[str, Any]] | None:
-    """Return what compares the files of the gateway, where it can be what it is to be."""
+    """Return the module that compares the files of the gateway, if its desired state is possible."""
     certificate = given.known["gateway_settings"].get("certificate") or ""
     if _refusal(given, ""):
         return None

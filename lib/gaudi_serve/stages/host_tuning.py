@@ -1,4 +1,4 @@
-"""What host_tuning wants of a host, and what is left to do there."""
+"""The desired kernel settings of stage host_tuning, and the pending changes."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from .base import Given, Pending, Stage, drift_lines, system_refusal
 from .reset_host import IOMMU, TUNED, host_tuning_reset
 
 ARGUMENT = re.compile(r"[\w.,:+@/-]+(=[\w.,:+@/=-]*)?", re.ASCII)
-# Without the arguments for the IOMMU, this kernel (Ubuntu 22.04.5 and 24.04.2) can garble results on Gaudi.
+# Without the IOMMU arguments, this kernel (Ubuntu 22.04.5 and 24.04.2) can corrupt results on Gaudi.
 IOMMU_KERNEL = "6.8"
 HUGEPAGE_KIB = 2048
-HUGEPAGES = 15000  # of the manual, for its hosts
-# In the order in which they stand in the kernel's command line.
+HUGEPAGES = 15000  # from the vendor's manual, for its hosts
+# In the order in which they appear in the kernel's command line.
 CMDLINE = ("GRUB_CMDLINE_LINUX", "GRUB_CMDLINE_LINUX_DEFAULT")
 SHELL_VARIABLE = re.compile(r"\$(\w+)|\$\{(\w+)(?::?-)?\}")
 COMPUTED = re.compile(r"[`$]")
@@ -33,20 +33,20 @@ IOMMU_CHOICES = ("auto", "on", "off")
 def kernel_arguments_wanted(
     system: Mapping[str, Any], iommu: str, given: Any = None, tuning: Mapping[str, Any] | None = None
 ) -> list[str]:
-    """Return the kernel arguments that a host shall have.
+    """Return the kernel arguments that a host must have.
 
-    A value of the user's own for the IOMMU that has more options (``intel_iommu=on,sm_on``) stays whole.
+    A user's own IOMMU value with more options (``intel_iommu=on,sm_on``) is kept.
 
     Args:
         system: ``gaudi_system`` of the host.
         iommu: auto (on Gaudi hosts with kernel 6.8 or newer), on or off.
-        given: the user's own list, which then is the whole list.
-        tuning: ``gaudi_tuning`` of the host, for what the user has given GRUB; None for nothing.
+        given: the user's own list, which replaces the default list.
+        tuning: ``gaudi_tuning`` of the host, for the user's own GRUB arguments; None for none.
 
     Raises:
-        InputError: for an argument that is not a text such as ``iommu=pt`` or comes twice, and for another iommu.
+        InputError: for an argument that is not a text such as ``iommu=pt`` or occurs twice, and for an invalid iommu.
     """
-    # Ansible's own check takes YAML's bare on and off for the choices of that name, and hands booleans on.
+    # Ansible's check accepts YAML's bare on and off for the choices of that name, and passes booleans.
     if not isinstance(iommu, str) or iommu not in IOMMU_CHOICES:
         raise InputError(
             f"host_tuning_iommu: {iommu!r}: 'auto', 'on' or 'off', quoted: YAML reads bare ones as booleans"
@@ -62,7 +62,7 @@ def kernel_arguments_wanted(
 
 
 def _with_options(argument: str, own: Sequence[str]) -> str:
-    """Return an argument with the options that a user gives its key, where these hold what is needed."""
+    """Return an argument with the user's options for its key, if these include the required one."""
     key, _, needed = argument.partition("=")
     options = [option for word in _of_key(own, argument) for option in word.partition("=")[2].split(",") if option]
     return f"{key}={','.join(dict.fromkeys(options))}" if needed in options else argument
@@ -73,7 +73,7 @@ def _settings(tuning: Mapping[str, Any], late: bool | None = None) -> list[Mappi
 
 
 def _read_by_grub(settings: Sequence[Mapping[str, Any]], before: Mapping[str, str] | None = None) -> dict[str, str]:
-    """Return the variables of kernel arguments after some lines; what only a shell can compute stays as it was."""
+    """Return the variables of kernel arguments after some lines; values that need a shell to compute stay unchanged."""
     found = dict(before or {})
     for one in settings:
         text = SHELL_VARIABLE.sub(lambda name: found.get(name[1] or name[2], ""), one["value"])
@@ -105,18 +105,17 @@ def _given_arguments(given: Any) -> list[str]:
 
 
 def hugepages_wanted(tuning: Mapping[str, Any], requested: Any, fraction: Any) -> dict[str, Any]:
-    """Return ``{pages, note}``: the requested size in pages of the host's default size, below a fraction of its memory.
+    """Return ``{pages, note}``: the requested size in pages of the host's default size, limited to part of its memory.
 
     Args:
         tuning: ``gaudi_tuning`` of the host.
-        requested: pages of 2 MiB, whatever the default size of the host is, which is what vm.nr_hugepages counts; None
-            leaves them as they are.
+        requested: pages of 2 MiB, whatever page size vm.nr_hugepages counts on the host; None leaves them unchanged.
         fraction: of the memory, 0 to 1.
 
-    Both may come as text: ``-e key=value`` has nothing else.
+    Both may be text, since ``-e key=value`` passes text only.
 
     Raises:
-        InputError: for anything else than an integer of pages, and a number from 0 to 1.
+        InputError: unless the pages are an integer and the fraction is a number from 0 to 1.
     """
     if requested is None:
         return {"pages": None, "note": None}
@@ -148,13 +147,13 @@ def _share(value: Any) -> float:
 
 
 def sysctl_wanted(tuning: Mapping[str, Any], pages: int | None) -> dict[str, str]:
-    """Return the sysctl values to persist, without keys that this kernel lacks and pages that nobody wants."""
+    """Return the sysctl values to persist, without keys that the kernel lacks and without pages if none are wanted."""
     wanted = {"kernel.numa_balancing": "0"} | ({} if pages is None else {"vm.nr_hugepages": str(pages)})
     return {key: value for key, value in wanted.items() if tuning["sysctl"].get(key) is not None}
 
 
 def sysctl_conflicts(tuning: Mapping[str, Any], wanted: Mapping[str, str], host_name: str) -> list[str]:
-    """Return one sentence for every line elsewhere that sets one of the keys."""
+    """Return one sentence for every other line that sets one of the keys."""
     return [
         f"{host_name}: {line['path']}:{line['line']}: {line['key']} = {line['value']} is set there already, wanted is "
         f"{wanted.get(line['key'])}; remove the line, or let host_tuning_take_over comment it out"
@@ -163,7 +162,7 @@ def sysctl_conflicts(tuning: Mapping[str, Any], wanted: Mapping[str, str], host_
 
 
 def _elsewhere(tuning: Mapping[str, Any], wanted: Mapping[str, str]) -> list[dict[str, Any]]:
-    """Return the lines elsewhere under /etc that set one of the wanted keys."""
+    """Return the lines elsewhere under /etc that set one of the desired keys."""
     return [line for line in tuning["sysctl_others"] if line["key"] in wanted]
 
 
@@ -175,19 +174,19 @@ def host_tuning_changes(
     sysctl: Mapping[str, str],
     governor: str = "performance",
 ) -> dict[str, Any]:
-    """Compare what is wanted with what is live.
+    """Compare the desired settings with the live ones.
 
     Args:
         tuning: ``gaudi_tuning`` of the host.
-        arguments: kernel arguments wanted.
+        arguments: desired kernel arguments.
         dropin: text of the GRUB drop-in; empty removes it.
         sysctl_file: text of the sysctl.d file.
-        sysctl: values wanted, by key.
-        governor: CPU governor wanted; empty leaves it alone.
+        sysctl: desired values, by key.
+        governor: desired CPU governor; empty leaves it unchanged.
 
     Returns:
-        By item what differs, as sentences; ``due`` tells whether anything does, but for ``reboot``,
-        which is up to the user.
+        The differences by item, as sentences; ``due`` is whether there is any, except ``reboot``, which the user
+        decides.
     """
     found: dict[str, Any] = {
         "dropin": _file_difference("GRUB drop-in", tuning["grub"]["dropin_sha256"], dropin),
@@ -207,7 +206,7 @@ def host_tuning_changes(
 
 
 def _governor_differences(values: Mapping[str, str], governor: str) -> list[str]:
-    """Return a line for each row of processors that have the same other governor: hosts have hundreds of them."""
+    """Return a line for each range of processors with the same wrong governor: hosts have hundreds of processors."""
     numbered = sorted(values.items(), key=lambda one: (len(one[0]), one[0]))
     lines = []
     for value, row in groupby(numbered, key=lambda one: one[1]):
@@ -228,7 +227,7 @@ def _grub_differences(grub: Mapping[str, Any], arguments: Sequence[str], dropin:
     if not grub["present"]:
         return []
     written = grub["cfg_mtime"] or 0
-    # A run cut off between the drop-in (or its removal) and update-grub leaves a menu that is older.
+    # A run that was interrupted between changing the drop-in and update-grub leaves an older menu.
     changed = grub["dropin_mtime"] if dropin else grub["dropin_folder_mtime"]
     if _file_difference("", grub["dropin_sha256"], dropin):
         return ["grub.cfg: written " + ("without the planned drop-in" if dropin else "with a drop-in, planned none")]
@@ -246,14 +245,14 @@ def _grub_differences(grub: Mapping[str, Any], arguments: Sequence[str], dropin:
 
 def _reboot_reasons(tuning: Mapping[str, Any], arguments: Sequence[str]) -> list[str]:
     running = tuning["cmdline"]
-    # The kernel goes by the last of a key; a user may want several, such as console=.
+    # The kernel uses the last value of a key; users may need several, such as console=.
     lacking = [
         argument
         for argument in arguments
         if argument not in _of_key(running, argument)[-len(_of_key(arguments, argument)) :]
     ]
     ours = {_key(argument) for argument in (*TUNED, *IOMMU)} - {_key(argument) for argument in arguments}
-    # Taken back: still running, but the written menu no longer has it.
+    # These arguments are still running, but the menu no longer has them.
     left = [
         word
         for word in running
@@ -279,14 +278,14 @@ def host_tuning_refusal(
     host_name: str,
     governor: Any = "performance",
 ) -> list[str]:
-    """Return why this host cannot be tuned; empty where it can.
+    """Return why this host cannot be tuned; empty if it can.
 
     Args:
         system: ``gaudi_system`` of the host.
         tuning: ``gaudi_tuning`` of the host.
-        arguments: kernel arguments wanted.
-        host_name: how messages call the host.
-        governor: CPU governor wanted; empty leaves it alone.
+        arguments: desired kernel arguments.
+        host_name: name of the host in messages.
+        governor: desired CPU governor; empty leaves it unchanged.
     """
     reasons = []
     if arguments and not tuning["grub"]["present"]:
@@ -304,9 +303,9 @@ def host_tuning_refusal(
 
 
 def _undone(tuning: Mapping[str, Any], arguments: Sequence[str], host_name: str) -> list[str]:
-    """Return the lines of the user that GRUB reads after the toolkit's drop-in, and that undo it."""
+    """Return the user's lines that GRUB reads after the toolkit's drop-in and that undo it."""
     entries = tuning["grub"]["entries"]
-    # A line that stands in a branch of the shell that is not taken undoes nothing.
+    # A line in a shell branch that is not executed undoes nothing.
     if entries and all(_of_key(entry, one) == _of_key(arguments, one) for entry in entries for one in arguments):
         return []
     keys = {_key(argument) for argument in arguments}
@@ -331,7 +330,7 @@ def _undone(tuning: Mapping[str, Any], arguments: Sequence[str], host_name: str)
 
 
 def host_tuning_missing(tuning: Mapping[str, Any], sysctl: Mapping[str, str], host_name: str) -> list[str]:
-    """Return what the kernel did not give after the values were set."""
+    """Return the settings that the kernel did not accept."""
     got, planned = tuning["sysctl"].get("vm.nr_hugepages"), sysctl.get("vm.nr_hugepages")
     if planned is not None and got is not None and int(got) < int(planned):
         return [
@@ -383,7 +382,7 @@ def _notes(live: Mapping[str, Any], size: Mapping[str, Any], sysctl: Mapping[str
 
 
 def _reset(given: Given) -> dict[str, Any]:
-    # All that the role may install.
+    # All packages that the role may install.
     packages = ["linux-cpupower", f"linux-tools-{given.known['gaudi_system']['kernel']}"]
     return host_tuning_reset(given.known["gaudi_tuning"], given.known["gaudi_left"], packages)
 
@@ -392,7 +391,7 @@ STAGE = Stage(
     role="host_tuning",
     tag="host",
     reads=("system", "tuning"),
-    # A server with eight cards and much memory tests both for long when it starts.
+    # A server with eight cards and much memory tests both for several minutes at boot.
     down=(10, "the host reboots"),
     ends_all="reboots",
     reports=("reboot_reasons", "reboot_required"),

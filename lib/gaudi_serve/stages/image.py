@@ -1,4 +1,4 @@
-"""The serving images: what each is made of, and the name that says so."""
+"""The serving images: the recipe of each, and the name derived from it."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from .reset import vllm_image_reset
 Entry = dict[str, Any]
 
 HABANA, PROJECT = "https://github.com/HabanaAI", "https://github.com/vllm-project"
-# Where the parts come from, and go to, unless told otherwise. None of these says a commit: that is the user's to pin.
+# Default source and folder of each part. None has a commit, which the user must pin.
 SOURCES = {
     "vllm": {"repository": f"{HABANA}/vllm-fork", "branch": "aice/v1.21.0", "folder": "/opt/vllm-fork"},
     "plugin": {"repository": f"{PROJECT}/vllm-gaudi", "folder": "/opt/vllm-gaudi"},
@@ -36,7 +36,7 @@ SOURCES = {
     },
     "hccl_demo": {"repository": f"{HABANA}/hccl_demo", "branch": "main", "folder": "/opt/hccl_demo"},
 }
-# vLLM itself, which the plugin needs in place of the vendor's fork; of a version that belongs to the plugin's.
+# vLLM itself, which the plugin needs instead of the vendor's fork; the plugin's version determines its version.
 UPSTREAM = {"repository": f"{PROJECT}/vllm", "folder": "/opt/vllm"}
 LIBFABRIC = {
     "url": "https://github.com/ofiwg/libfabric/releases/download/v1.20.0/libfabric-1.20.0.tar.bz2",
@@ -48,14 +48,14 @@ LOGINS = (
     "must be a mapping of registries, such as registry.example.net:5000, each to a mapping of username and "
     "password, as quoted texts"
 )
-# What serving images to other hosts takes.
+# Packages for serving images to other hosts.
 REGISTRY_PACKAGES = ("docker-registry", "openssl")
 ENTRY: Mapping[str, Any] = OPTIONS["vllm_image_images"]["options"]
 _TEXT = Rule(lambda text: is_line(text) and text.strip() != "", "must be a quoted text of one line")
 ENTRY_RULES = {
     key: rule_of(ENTRY[key], form)
     for key, form in {
-        # What an image is made with: the recipe of cards, on a host, or the CPU image, on the controller.
+        # How an image is built: from the recipe for cards, on a host; or as the CPU image, on the controller.
         "build": Rule(lambda _: True, f"must be {' or '.join(ENTRY['build']['choices'])}"),
         "accelerator": Rule(one_of(*PLATFORMS), f"must be {served_names()}"),
         **{"archive": _TEXT, "build_host": _TEXT, "archive_on_host": None},
@@ -66,18 +66,18 @@ KEYS = {"base", "release", "libfabric", "multimodal", "audio", *SOURCES}
 
 
 def vllm_images(images: Sequence[Mapping[str, Any]], release: str = "1.21.3") -> list[Entry]:
-    """Return the images with everything that is to be known before one is built.
+    """Return the images with all values that are needed before a build.
 
     Args:
-        images: entries of ``vllm_images``. One with ``build: gaudi`` and a name without a tag is made
-            from its ``recipe``: ``release``, ``base``, ``vllm``, ``plugin``, ``extension``, ``inc``,
-            ``hccl_ofi_wrapper``, ``hccl_demo`` (each ``repository``, ``branch``, ``commit``, ``folder``),
-            ``libfabric`` (``url``, ``sha256``), ``multimodal``, ``audio``.
-        release: release of driver and serving image, for recipes that name none; empty where nobody has said one.
+        images: entries of ``vllm_images``. One with ``build: gaudi`` and a name without a tag is made from its
+            ``recipe``: ``release``, ``base``, ``vllm``, ``plugin``, ``extension``, ``inc``, ``hccl_ofi_wrapper``,
+            ``hccl_demo`` (each ``repository``, ``branch``, ``commit``, ``folder``), ``libfabric`` (``url``,
+            ``sha256``), ``multimodal``, ``audio``.
+        release: release of driver and serving image, for recipes without one; empty if none is set.
 
     Returns:
         The entries; a built one with ``dockerfile``, ``alias`` (its name without a tag) and the name
-        ``<alias>:<release>-<digest of the Dockerfile>``, so that a tag names a content.
+        ``<alias>:<release>-<digest of the Dockerfile>``, so that a tag identifies a content.
 
     Raises:
         InputError: with the image, the key, the value and what is allowed.
@@ -90,7 +90,7 @@ def vllm_images(images: Sequence[Mapping[str, Any]], release: str = "1.21.3") ->
 
 
 def with_official_images(images: Sequence[Mapping[str, Any]], models: Sequence[Mapping[str, Any]]) -> list[Entry]:
-    """Return the entries of ``vllm_images`` with those official images that started models take and no entry names.
+    """Return the entries of ``vllm_images`` and the official images that started models use without an entry.
 
     Args:
         images: entries of ``vllm_images``.
@@ -109,20 +109,20 @@ def images_shared(
     host_name: str,
     hosts: Sequence[str],
 ) -> dict[str, list[Any]]:
-    """Return which images a host fetches or builds itself, and which it gets from the source host of all.
+    """Return which images a host pulls or builds itself, and which it gets from the common source host.
 
-    What every host reads from a path of its own is not sent, nor what is named by a digest: an engine gives that name
-    to nothing but what it has pulled itself.
+    Images that every host reads from a local path are not sent. Neither are images named by a digest: an engine assigns
+    such a name only to images that it has pulled itself.
 
     Args:
         wanted: all images of the host, as filter vllm_images returned them.
         missing: those of them that its engine lacks.
-        source_host: ``vllm_image_from_host``; empty where every host gets its images itself.
+        source_host: ``vllm_image_from_host``; empty if every host gets its images itself.
         host_name: the host.
-        hosts: all of the inventory.
+        hosts: all hosts of the inventory.
 
     Returns:
-        ``own`` and ``take``, entries of ``missing``; ``refusal``, what is wrong, for a reader.
+        ``own`` and ``take``, entries of ``missing``; ``refusal``, the errors, for users.
     """
     if not source_host:
         return {"own": list(missing), "take": [], "refusal": []}
@@ -140,14 +140,14 @@ def images_shared(
 
 
 def registry_login(registries: Any, image: str) -> dict[str, str]:
-    """Return the login with which an image is pulled; empty where none is given for its registry.
+    """Return the login for pulling an image; empty if its registry has none.
 
     Args:
         registries: ``vllm_image_registries``: ``{registry: {username, password}}``, or its text in YAML.
         image: its name; one without a registry is of docker.io.
 
     Raises:
-        InputError: where these are not logins.
+        InputError: if these are not logins.
     """
     if registries and not are_logins(registries):
         raise InputError(f"vllm_image_registries (hidden): {LOGINS}")
@@ -158,7 +158,7 @@ def registry_login(registries: Any, image: str) -> dict[str, str]:
 
 
 def are_logins(value: Any) -> bool:
-    """Tell whether a value may be ``vllm_image_registries``."""
+    """Return whether a value is valid for ``vllm_image_registries``."""
     logins = given_secrets(value)
     return isinstance(logins, Mapping) and all(
         isinstance(name, str)
@@ -171,7 +171,7 @@ def are_logins(value: Any) -> bool:
 
 
 def _check(entry: Any) -> None:
-    """Refuse an entry that is none of an image. What only building needs is checked where it is used."""
+    """Refuse an invalid entry of an image; keys that only a build needs are checked there."""
     if not isinstance(entry, Mapping) or not entry.get("name"):
         raise InputError(f"vllm_images: {shown(entry)}: must be a mapping with the name of an image")
     if not IS_NAME(entry["name"]):
@@ -190,7 +190,7 @@ def _built(entry: Mapping[str, Any], release: str) -> Entry:
         raise _refusal(alias, "name", alias, "a name without a tag: the tag identifies the content of a built image")
     recipe = entry.get("recipe") or {}
     if not isinstance(recipe, Mapping) or set(recipe) - KEYS:
-        # Keys alone: values may hold what no log is to have.
+        # Keys alone: values may contain secrets, which must not reach a log.
         wrong = sorted(map(str, set(recipe) - KEYS)) if isinstance(recipe, Mapping) else recipe
         raise _refusal(alias, "recipe", wrong, "a mapping of " + ", ".join(sorted(KEYS)))
     used = str(recipe.get("release") or release)
@@ -203,7 +203,7 @@ def _built(entry: Mapping[str, Any], release: str) -> Entry:
 
 
 def dockerfile(alias: str, recipe: Mapping[str, Any], release: str) -> str:
-    """Return the Dockerfile of a recipe. Mirrors and proxies are not in it: they are no content.
+    """Return the Dockerfile of a recipe, without mirrors and proxies, which do not change the content.
 
     Raises:
         InputError: for a release without a known base image, or a part that is not pinned.
@@ -212,14 +212,14 @@ def dockerfile(alias: str, recipe: Mapping[str, Any], release: str) -> str:
 
 
 def recipe_parts(alias: str, recipe: Mapping[str, Any], release: str) -> dict[str, Any]:
-    """Return everything that a recipe is built from, with what it leaves out filled in.
+    """Return all parts of a recipe, with defaults for missing ones.
 
     Returns:
-        ``base`` (the image that it begins with), ``libfabric`` (``url`` and ``sha256``, or None), ``sources`` (of each
-        part ``repository``, ``branch``, ``commit``, ``folder``), ``upstream``, ``audio``, ``multimodal``.
+        ``base`` (the base image), ``libfabric`` (``url`` and ``sha256``, or None), ``sources`` (of each part
+        ``repository``, ``branch``, ``commit``, ``folder``), ``upstream``, ``audio``, ``multimodal``.
 
     Raises:
-        InputError: as of dockerfile.
+        InputError: as for dockerfile.
     """
     wanted = "libfabric" in recipe or "hccl_ofi_wrapper" in recipe
     upstream = recipe.get("plugin") is not None
@@ -297,10 +297,10 @@ def _refusal(alias: str, key: str, value: Any, allowed: str) -> InputError:
 
 
 def image_drift(missing: Sequence[Mapping[str, Any]], runtime: Mapping[str, Any]) -> list[str]:
-    """Return which images a host lacks, as sentences; without an engine that answers, that this is not known.
+    """Return the images that a host lacks, as sentences; if no engine answers, that this is unknown.
 
     Args:
-        missing: what missing_images returned.
+        missing: the result of missing_images.
         runtime: ``gaudi_runtime`` of the host.
     """
     if not runtime["info"]:
@@ -309,7 +309,7 @@ def image_drift(missing: Sequence[Mapping[str, Any]], runtime: Mapping[str, Any]
 
 
 def missing_images(wanted: Sequence[Mapping[str, Any]], images: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-    """Return those of the wanted images that the host's engine lacks.
+    """Return the wanted images that the host's engine lacks.
 
     Args:
         wanted: ``vllm_image_images``.
@@ -324,7 +324,7 @@ def _pending(given: Given) -> Pending:
     wanted = vllm_images(known["vllm_image_images"] or [], str(known["vllm_image_release"]))
     missing = missing_images(wanted, known["gaudi_services"]["images"])
     shared = images_shared(wanted, missing, source_host, given.host, given.inventory)
-    # A mirror has what was built outside.
+    # A mirror has images that were built outside.
     builds = [one for one in shared["own"] if one.get("build") == "gaudi" and not known["vllm_image_mirror"]]
     others = [one for one in builds if one.get("build_host", given.host) != given.host]
     unknown = image_drift(missing, known["gaudi_runtime"]) if missing and "gaudi_runtime" in known else []

@@ -1,4 +1,4 @@
-"""A launch as flat texts, and what differs between the launch that is planned and the one that runs."""
+"""A launch as flat texts, and the differences between the planned launch and the running one."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ View = dict[str, str]
 
 
 def cards_text(module_ids: Sequence[int] | None) -> str:
-    """Return the cards of a launch for a reader."""
+    """Return the cards of a launch as text for users."""
     return ",".join(map(str, module_ids or [])) or "none"
 
 
@@ -34,12 +34,12 @@ def _options(command: Sequence[str]) -> View:
     view: View = {}
     parts = list(command)
     if parts and parts[0] == "numactl":
-        # The server's own command begins where numactl's arguments end.
+        # The server's own command begins after numactl's arguments.
         programs = {engine.command[0] for engine in ENGINES.values()}
         begin = next((index for index, part in enumerate(parts) if part in programs), 1)
         view["numactl"] = " ".join(parts[1:begin])
         parts = parts[begin:]
-    # Each time that an option stands there, with its values: vLLM takes the last one.
+    # The values of each occurrence of an option: vLLM uses the last one.
     given: dict[str, list[list[str]]] = {"command": [[]]}
     option = "command"
     for part in parts:

@@ -1,4 +1,4 @@
-"""Whether the links between a host's cards are to be measured, and which of them."""
+"""Whether the links between a host's cards must be measured, and which of them."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ Run = dict[str, Any]
 # Name, cards, and the ranks of hccl_demo.
 Group = tuple[str, list[Card], list[int] | None]
 
-# Hosts that measure together, under the present name and the one before.
+# Hosts that measure together, under the present name and the previous one.
 NODES = ("link_validation_nodes", "hccl_validation_nodes")
 
 
@@ -42,22 +42,22 @@ def link_validation_plan(
     nodes: int = 1,
     program: str = "",
 ) -> dict[str, Any]:
-    """Return what is to be measured on a host, and what prevents it.
+    """Return the measurements that a host needs, and what prevents them.
 
     Args:
         host: ``gaudi_host``.
-        state: ``gaudi_hccl``: what the last measurement left.
-        image, image_id: the serving image's name, and what the engine says that it is; None where it is missing.
-        max_age_days: a measurement older than that is repeated; 0 never for its age.
+        state: ``gaudi_hccl``: the results of the last measurement.
+        image, image_id: name of the serving image, and its ID in the engine; None if it is missing.
+        max_age_days: an older measurement is repeated; 0 disables this.
         now: seconds since 1970.
         thresholds: GB/s by run (``all``, ``quad-0``, ``group-0``, ``all-2-hosts``) that override the built-in ones.
-        options: what hccl_demo measures instead of the default, such as ``{measure: latency}``.
-        nodes: hosts that measure together. program: what measures in place of the platform's usual way.
+        options: settings for hccl_demo that replace the defaults, such as ``{measure: latency}``.
+        nodes: number of hosts that measure together. program: replaces the platform's measurement.
 
     Returns:
-        ``due`` (reasons, empty when the last measurement holds), ``busy`` (sentences on cards that others hold or that
-        are bad), ``drain`` (the toolkit's own models on them), ``runs``, ``fingerprint``, and ``aside``: the name by
-        which a measurement that is none of the host by itself is kept.
+        ``due`` (reasons, empty if the last measurement is valid), ``busy`` (sentences on cards in use or faulty cards),
+        ``drain`` (the toolkit's own models on them), ``runs``, ``fingerprint``, and ``aside``: the name under which a
+        special measurement, such as one of several hosts, is saved.
     """
     fingerprint = _fingerprint(host, image_id or image) | ({"program": program} if program else {})
     known, cards = Host.of(host), _together(Host.of(host))
@@ -72,12 +72,12 @@ def link_validation_plan(
 
 
 def _without_excluded(host: Mapping[str, Any], excluded: Sequence[str]) -> dict[str, Any]:
-    """Return a ``gaudi_host`` without the cards that no model gets: nobody needs their links."""
+    """Return a ``gaudi_host`` without the excluded cards: no model uses their links."""
     return {**host, "modules": [one for one in host["modules"] if (one.get("serial") or "") not in excluded]}
 
 
 def _together(host: Host) -> list[Card]:
-    """Return the cards that may work with others."""
+    """Return the cards that may work together with others."""
     return [card for card in host.cards if not card.alone]
 
 
@@ -102,7 +102,7 @@ def _aside(options: Mapping[str, Any], nodes: int) -> str:
 
 
 def _fingerprint(host: Mapping[str, Any], image: str) -> dict[str, Any]:
-    """Return what a measurement is valid for."""
+    """Return the properties for which a measurement is valid."""
     cards = [[module["module_id"], module.get("bus_id")] for module in host.get("modules", [])]
     return {
         "driver": host.get("driver_version"),
@@ -141,13 +141,14 @@ def link_runs(
     options: Mapping[str, Any] | None = None,
     nodes: int = 1,
 ) -> list[Run]:
-    """Return the measurements of a host: all cards, and before each group of some that are linked among themselves.
+    """Return the measurements of a host: first each group of cards that are linked among themselves, then all cards.
 
-    Each: ``name``, ``cards`` (how many take part), ``module_ids`` (of those that its container gets), ``custom_comm``
-    (the ranks of hccl_demo, or None for all), ``threshold`` (GB/s, or None), ``last_good`` (GB/s, or None). A host with
-    one card has none. Hosts together have one of their own name, and what ``options`` ask for is compared with nothing.
+    Each has ``name``, ``cards`` (number of participating cards), ``module_ids`` (of the cards in its container),
+    ``custom_comm`` (the ranks of hccl_demo, or None for all), ``threshold`` (GB/s, or None), ``last_good`` (GB/s, or
+    None). A host with one card has none. Several hosts together have one under a name of its own, and measurements with
+    ``options`` are not compared with a threshold.
     """
-    # Whatever connects the groups of Gaudi2E, each is measured by itself too.
+    # The groups of Gaudi2E are also measured separately, whatever connects them.
     known = Host.of({**host, "host_nics": False})
     links, cards = platform_of(known.accelerator).links, _together(known)
     if links is None or len(cards) < 2:
@@ -159,7 +160,7 @@ def link_runs(
     for name, members, ranks in [*groups, (together, cards, None)]:
         given = thresholds.get(name, None if nodes > 1 else thresholds.get(name.partition("-")[0]))
         published = links.threshold(members, str(known.device_name), nodes)
-        # hccl_demo chooses among the cards itself.
+        # hccl_demo itself selects the cards.
         numbers = [card.module_id for card in (cards if ranks else members)]
         run: Run = {"name": name, "cards": len(members), "custom_comm": ranks, "module_ids": numbers}
         run["threshold"] = None if options else float(given) if given is not None else published
@@ -185,12 +186,12 @@ def _groups(host: Host, cards: Sequence[Card]) -> list[Group]:
 
 
 def link_note(plan: Mapping[str, Any], state: Mapping[str, Any], library: str = "HCCL") -> list[str]:
-    """Return what the report says of a host's links.
+    """Return the lines of the report on a host's links.
 
     Args:
-        plan: what link_validation_plan returned.
+        plan: the result of link_validation_plan.
         state: ``gaudi_hccl`` of the host.
-        library: what sends between the devices.
+        library: the communication library of the devices.
     """
     if not plan["runs"]:
         return []
@@ -215,11 +216,11 @@ def _figure(run: Mapping[str, Any], state: Mapping[str, Any]) -> str:
 
 
 def between_hosts(network: Mapping[str, Any], between: Between) -> float | None:
-    """Return the GB/s that devices of several hosts must reach, as a part of the line rate; None where it is not known.
+    """Return the GB/s that devices of several hosts must reach, derived from the line rate; None if unknown.
 
     Args:
         network: ``gaudi_network`` of the host.
-        between: what the inventory says of the network.
+        between: network settings of the inventory.
     """
     if between.kind == NICS:
         nics = [one for one in network.get("nics") or () if not between.devices or one["device"] in between.devices]
@@ -230,12 +231,12 @@ def between_hosts(network: Mapping[str, Any], between: Between) -> float | None:
 
 
 def by_line_rate(runs: Sequence[Run], figure: float | None) -> list[Run]:
-    """Return measurements of hosts together, of which those that nobody has published a figure of must reach this."""
+    """Return measurements of several hosts, with this threshold for those without a published figure."""
     return [{**run, "threshold": figure if run["threshold"] is None else run["threshold"]} for run in runs]
 
 
 def link_refusal(plan: Mapping[str, Any], host_name: str, *, drain: bool) -> list[str]:
-    """Return why a measurement must not begin now: cards that others hold, or models that are not to be stopped."""
+    """Return why a measurement must not begin now: cards in use, or models that must not be stopped."""
     reasons = [f"{host_name}: {text}" for text in plan["busy"]]
     if plan["drain"] and not drain:
         models = ", ".join(plan["drain"])
@@ -246,7 +247,7 @@ def link_refusal(plan: Mapping[str, Any], host_name: str, *, drain: bool) -> lis
 
 
 def _over(known: Mapping[str, Any], between: Between, together: bool) -> tuple[dict[str, str], list[str]]:
-    """Return the variables of what sends between devices, and the RDMA devices that it sends over."""
+    """Return the environment of the communication library, and the RDMA devices that it uses."""
     host = known["gaudi_host"]
     env = {str(name): str(value) for name, value in (known["link_validation_env"] or {}).items()}
     if together and host.get("interface"):
@@ -258,13 +259,13 @@ def _over(known: Mapping[str, Any], between: Between, together: bool) -> tuple[d
 
 
 def _nccl_tests(known: Mapping[str, Any], links: Links | None, nodes: int) -> str:
-    """Return the program of the vendor's tests that measures; it measures one host, and platforms of NCCL's alone."""
+    """Return the vendor's test program that measures the links; only for a single host on a platform with NCCL."""
     program = str(known.get("link_validation_nccl_tests") or "")
     return program if links and links.tests and nodes < 2 else ""
 
 
 def _plan(known: Mapping[str, Any], host: Mapping[str, Any], options: Mapping[str, Any], nodes: int) -> dict[str, Any]:
-    """Return link_validation_plan of a host's variables."""
+    """Return link_validation_plan for a host's variables."""
     image = known["link_validation_image"]
     plan = link_validation_plan(
         host,
@@ -298,7 +299,7 @@ def _pending(given: Given) -> Pending:
         refusal.append(f"{given.host}: link_validation_nodes {shown(nodes)}: {links.library} is measured host by host")
     possible = image != "" and bool(plan["runs"])
     asked = is_true(known["link_validation_asked"])
-    # Measured without being asked for, it waits where cards are in use.
+    # A measurement that was not requested waits while cards are in use.
     now = possible and (not together or given.host in nodes) and (asked or bool(plan["due"] and not refusal))
     env, nics = _over(known, between_of(known), together)
     more = {"refusal": refusal, "now": now, "together": together, "first": (nodes or [given.host])[0]}

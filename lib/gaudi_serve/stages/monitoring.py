@@ -1,4 +1,4 @@
-"""Stage monitoring: what a host shows of itself, what the host that watches has, and what a reset takes back."""
+"""Stage monitoring: the metrics of a host, the monitoring host's programs, and the reset."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from .base import Given, Pending, Stage
 from .reset import new_packages, record_of
 
 Known = Mapping[str, Any]
-# By unit: its program, and the files that it reads at its start, beside its unit.
+# The program of each unit, and the files that it reads at its start, in addition to the unit itself.
 PROGRAMS = {
     "gaudi-metrics.timer": ("", (f"{UNIT_FOLDER}/gaudi-metrics.service",)),
     "gaudi-node-exporter.service": ("prometheus-node-exporter", ()),
@@ -31,7 +31,7 @@ PROGRAMS = {
     "gaudi-prometheus.service": ("prometheus", ()),
     "gaudi-alertmanager.service": ("prometheus-alertmanager", ()),
 }
-# Thresholds that count for models with objectives alone.
+# Thresholds that apply only to models with objectives.
 OF_OBJECTIVES = ("fast_burn", "slow_burn")
 PORTS_OF_GATEWAY = {
     **{"port": "the gateway", "metrics_port": "the gateway's own page", "chat.port": "the gateway's page for chats"}
@@ -48,7 +48,7 @@ UNCHANGED: Known = {
 
 @dataclass(frozen=True)
 class Wanted:
-    """What a host is to have: files, units with where they listen, packages, and certificates with their names."""
+    """The desired state of a host: files, units with their ports, packages, and certificates with their names."""
 
     files: Mapping[str, File]
     units: Mapping[str, int]
@@ -56,30 +56,30 @@ class Wanted:
 
     @property
     def packages(self) -> list[str]:
-        """Return what must be installed."""
+        """Return the packages to install."""
         programs = {PROGRAMS[name][0] for name in self.units}
         return [name for name in PACKAGES if name in programs or (name == "openssl" and self.certificates)]
 
 
 def wanted(host: str, fleet: Known, settings: Any, collector: Known, known: Sequence[str] = ()) -> Wanted:
-    """Return what a host is to have.
+    """Return the desired state of a host.
 
     Args:
         host: its name.
-        fleet: what fleet_watched returned.
-        settings: ``fleet_monitoring`` of the host; None where it does not watch.
-        collector: what collector_settings returned.
-        known: certificates of those that may ask this host now.
+        fleet: the result of fleet_watched.
+        settings: ``fleet_monitoring`` of the host; None if it does not monitor others.
+        collector: the result of collector_settings.
+        known: certificates of the clients that may query this host now.
 
     Raises:
-        InputError: where its settings are wrong.
+        InputError: if its settings are invalid.
     """
     this, ports = Watched.of(fleet["this"]), fleet["settings"]
     mine = read_monitoring(settings) if isinstance(settings, Mapping) else None
     watched = [Watched.of(one) for one in fleet["watched"]]
     away = [one for one in fleet["monitors"] if one["host"] != host]
     clients = [str(one["certificate"]) for one in away if one["certificate"]]
-    # Of one that this run has not read, what is here stays.
+    # Keep the certificates of clients that this run has not read.
     clients += [text for text in known if text not in clients and any(one["certificate"] is None for one in away)]
     files: dict[str, File] = {}
     units: dict[str, int] = {}
@@ -98,25 +98,25 @@ def wanted(host: str, fleet: Known, settings: Any, collector: Known, known: Sequ
 
 
 def _rules(watched: Iterable[Watched], settings: Monitoring) -> dict[str, str]:
-    """Return the rules; objectives of a model that several hosts serve are those of the first one that has some."""
+    """Return the alert rules; if several hosts serve a model, the first one with objectives counts."""
     models = [one for host in watched for one in host.models]
     objectives = {one.model: one.slo for one in reversed(models) if one.slo}
     return rules_text(objectives, settings, {one.model: one.served for one in reversed(models)})
 
 
 def _boards() -> dict[str, str]:
-    """Return the dashboards, by the names of their files."""
+    """Return the dashboards by their file names."""
     folder = ROLES / ROLE / "files/dashboards"
     return {path.name: path.read_text(encoding="utf-8") for path in sorted(folder.glob("*.json"))}
 
 
 def monitoring_problems(settings: Any, hosts: Iterable[str] | None, host_name: str) -> list[str]:
-    """Return what is wrong with ``fleet_monitoring`` of a host; nothing where it has none.
+    """Return the errors in ``fleet_monitoring`` of a host; empty if it is not set.
 
     Args:
-        settings: as the inventory has it.
-        hosts: names of all hosts; None where they are not known.
-        host_name: how messages call the host.
+        settings: the value in the inventory.
+        hosts: names of all hosts; None if unknown.
+        host_name: name of the host in messages.
     """
     if settings is None:
         return []
@@ -128,22 +128,22 @@ def monitoring_problems(settings: Any, hosts: Iterable[str] | None, host_name: s
 
 
 def monitoring_changes(live: Known, want: Wanted, certificates: Known) -> dict[str, Any]:
-    """Return what is left to do.
+    """Return the pending changes.
 
     Args:
         live: ``gaudi_metrics`` of the host.
-        want: what it is to have.
-        certificates: why certificates must be made again, by their paths.
+        want: the desired state.
+        certificates: why certificates must be replaced, by their paths.
 
     Returns:
         ``install``, ``certificates`` ([{path, name, group, why}]), ``write`` ([{path, text, mode, group, secret}]),
         ``absent``, ``stop``, ``start``, ``restart``, ``read`` (programs that must read their files again), ``reload``
-        (systemd its units), ``due``.
+        (whether systemd must read its units again), ``due``.
     """
     here = live["files"]
     write = _written(here, want)
     absent = [path for path in here if path not in want.files and path not in want.certificates]
-    # Of a collector that runs no more, nothing is to be shown.
+    # Remove the metrics of a collector that no longer runs.
     absent += [path for path in live["collected"] if path.endswith(".prom") and "gaudi-metrics.timer" not in want.units]
     paths = {str(file["path"]) for file in write} | set(certificates)
     units = live["units"]
@@ -170,7 +170,7 @@ def monitoring_changes(live: Known, want: Wanted, certificates: Known) -> dict[s
 
 
 def _written(here: Known, want: Wanted) -> list[dict[str, Any]]:
-    """Return the files that differ; without the text of a secret, since others read the output of a job."""
+    """Return the files that differ; secret files without their text, since job output is visible to other users."""
     files = {path: one for path, one in want.files.items() if _differs(here.get(path), one)}
     return [{"path": path, **asdict(one), **({"text": ""} if one.secret else {})} for path, one in files.items()]
 
@@ -181,7 +181,7 @@ def _differs(live: Known | None, file: File) -> bool:
 
 
 def _restarts(name: str, unit: Known, here: Known, written: Iterable[str]) -> bool:
-    """Tell whether a unit that runs was started before what it reads at its start has changed, or is about to."""
+    """Return whether a running unit was started before a file that it reads at its start changed, or will change."""
     read = (f"{UNIT_FOLDER}/{name}", *PROGRAMS[name][1])
     since = unit["since"] or 0.0
     return bool(set(read) & set(written)) or any(here[path]["changed"] > since for path in read if path in here)
@@ -193,7 +193,7 @@ def _to_read(live: Known, want: Wanted, changed: Iterable[str]) -> list[str]:
 
 
 def _unread(name: str, live: Known, written: Iterable[str]) -> bool:
-    """Tell whether a program that runs goes by other files than it has, or will have."""
+    """Return whether a running program uses older files than those on the host, or those about to be written."""
     patterns = [f"{FOLDER}/{pattern}" for pattern in READ[name]]
     said = live["read"][name]
     if not said:
@@ -204,7 +204,7 @@ def _unread(name: str, live: Known, written: Iterable[str]) -> bool:
 
 
 def monitoring_summary(changes: Known) -> list[str]:
-    """Return what is to be done, one sentence a kind."""
+    """Return the pending changes, one sentence a kind."""
     lines = [f"install {name}" for name in changes["install"]]
     lines += [f"make {one['path']}: {one['why']}" for one in changes["certificates"]]
     for verb, paths in (("write", [one["path"] for one in changes["write"]]), ("remove", changes["absent"])):
@@ -215,14 +215,14 @@ def monitoring_summary(changes: Known) -> list[str]:
 
 
 def monitoring_refusal(live: Known, want: Wanted, fleet: Known, ports: Mapping[int, str], host: str) -> list[str]:
-    """Return why a host cannot have what it is to have: another program or a model is at a port.
+    """Return why a host cannot reach the desired state: another program or a model uses a port.
 
     Args:
         live: ``gaudi_metrics`` of the host.
-        want: what it is to have.
-        fleet: what fleet_watched returned.
-        ports: of planned models and of a gateway of the host, with what they are of.
-        host: how messages call the host.
+        want: the desired state.
+        fleet: the result of fleet_watched.
+        ports: of planned models and of a gateway of the host, with the names of their users.
+        host: name of the host in messages.
     """
     keys = {
         "gaudi-node-exporter.service": "node_exporter_port",
@@ -244,12 +244,12 @@ def monitoring_refusal(live: Known, want: Wanted, fleet: Known, ports: Mapping[i
 
 
 def objective_refusal(settings: Any, fleet: Known, host: str) -> list[str]:
-    """Return why a host cannot alert on objectives: thresholds of their alerts are set, and no model has one.
+    """Return why a host cannot alert on objectives: their thresholds are set, but no model has objectives.
 
     Args:
-        settings: ``fleet_monitoring`` of the host, without mistakes; None where it does not watch.
-        fleet: what fleet_watched returned.
-        host: how messages call the host.
+        settings: valid ``fleet_monitoring`` of the host; None if it does not monitor others.
+        fleet: the result of fleet_watched.
+        host: name of the host in messages.
     """
     said = (settings.get("thresholds") or {}) if isinstance(settings, Mapping) else {}
     if any(model.slo for one in fleet["watched"] for model in Watched.of(one).models):
@@ -263,12 +263,12 @@ def objective_refusal(settings: Any, fleet: Known, host: str) -> list[str]:
 
 
 def _other_program(live: Known, unit: str, port: int) -> str:
-    """Return which program that is not the unit's listens on a port; empty where none does."""
+    """Return the program that listens on a port in place of the unit; empty if there is none."""
     program = str(live["ports"].get(str(port)) or "")
     if not program:
         return ""
     own = live["units"][unit]
-    # The workers of HAProxy are other processes than its master.
+    # HAProxy's workers have other process IDs than its master.
     ours = own["active"] and (
         f"(pid {own['pid']})" in program or (PROGRAMS[unit][0] == "haproxy" == program.split(maxsplit=1)[0])
     )
@@ -276,7 +276,7 @@ def _other_program(live: Known, unit: str, port: int) -> str:
 
 
 def monitoring_notes(live: Known, fleet: Known, host: str, changes: Known) -> list[str]:
-    """Return what is worth knowing of a host that is watched: which hosts do not learn in this run what it changes."""
+    """Return notes on a monitored host: which other hosts do not get its changes in this run."""
     unknown = [one["host"] for one in fleet["monitors"] if one["host"] != host and one["certificate"] is None]
     notes = [f"{', '.join(unknown)} was not read in this run, and scrapes this host as before"] if unknown else []
     replaced = [KINDS[str(one["path"])] for one in changes["certificates"]]
@@ -290,18 +290,18 @@ def monitoring_notes(live: Known, fleet: Known, host: str, changes: Known) -> li
 
 
 def monitoring_reset(live: Known, left: Known, data: bool) -> dict[str, Any]:
-    """Return how monitoring is taken back.
+    """Return how monitoring is removed.
 
     Args:
         live: ``gaudi_metrics`` of the host.
         left: ``gaudi_left`` of the host.
-        data: remove what Prometheus and Alertmanager have kept.
+        data: remove the stored data of Prometheus and Alertmanager.
     """
     units = [name for name, unit in live["units"].items() if unit["there"]]
     files = [path for path in live["files"] if not path.startswith(f"{FOLDER}/")]
     folders = [str(FOLDER)] if live["folder"] else []
     kept = [str(path) for path in DATA if str(path) in live["data"]]
-    # Those of packages that were there before are masked by somebody else.
+    # If a package was installed before the toolkit, its masked units are the user's.
     before = record_of(left, ROLE).get("installed")
     masked = [path for path in live["masked"] if before is not None and PurePosixPath(path).stem not in before]
     here = bool(units or files or folders or live["collected"] or masked)
@@ -328,14 +328,14 @@ def _asked(given: Given) -> tuple[Wanted, Known]:
 
 
 def certificates_due(live: Known, want: Wanted, unread: Mapping[str, Sequence[str]]) -> dict[str, str]:
-    """Return why a certificate must be replaced, or who may read its file be corrected, by its path.
+    """Return why a certificate must be replaced, or the access to its file corrected, by its path.
 
     Args:
         live: ``gaudi_metrics`` of the host.
-        want: what it is to have.
-        unread: hosts that must know a certificate and that this run has not read, by kind.
+        want: the desired state.
+        unread: hosts that need a certificate and that this run has not read, by kind.
     """
-    # The group is there where the toolkit has installed Prometheus; elsewhere root may be all that there is.
+    # The group exists if the toolkit has installed Prometheus; elsewhere, only root may exist.
     readers = [("0640", "prometheus"), *([] if "gaudi-prometheus.service" in want.units else [("0600", "root")])]
     modes = {"host": [("0600", "root")], "client": readers}
     why = {}
@@ -350,13 +350,13 @@ def certificates_due(live: Known, want: Wanted, unread: Mapping[str, Sequence[st
 
 
 def planned_ports(known: Known) -> dict[int, str]:
-    """Return the ports of planned models and of a gateway of a host, with what they are of."""
+    """Return the ports of planned models and of a gateway of a host, with the names of their users."""
     plan = known.get("preflight_plan") or {"models": []}
     found = {int(one["port"]): f"model {one['name']}" for one in plan["models"] if one["state"] != "stopped"}
     try:
         gateway = read_gateway(value_of(known, "fleet_gateway"))
     except InputError:
-        # There is none, or one that is refused for itself.
+        # It is missing, or another check refuses it.
         return found
     return found | {port: PORTS_OF_GATEWAY[key] for key, port in gateway.ports.items()}
 
@@ -365,7 +365,7 @@ def _pending(given: Given) -> Pending:
     live = given.known["gaudi_metrics"]
     told = given.known["monitoring_fleet"]
     if told["unclear"] or told["refusal"]:
-        # The host that the mistake is of refuses it; this one would be left without anybody who watches it.
+        # The host with the mistake refuses it; refusing it here too would leave this host without monitoring.
         return Pending(
             changes=UNCHANGED,
             refusal=[f"{given.host}: {text}" for text in told["refusal"]],
@@ -401,19 +401,19 @@ def _pending(given: Given) -> Pending:
 
 
 def _plain_file(file: Known) -> dict[str, Any]:
-    """Return a file for module gaudi_files, with the program that checks it."""
+    """Return a file for module gaudi_files, with its validation command."""
     path, checks = str(file["path"]), []
     if path.endswith("/prometheus.yml"):
         checks = ["promtool", "check", "config", "--syntax-only", "%s"]
     elif "/rules/" in path:
         checks = ["promtool", "check", "rules", "%s"]
-    # Long, or made by no hand.
+    # These files are long or generated.
     hide = not path.endswith((".yml", ".cfg", ".service", ".timer"))
     return {"path": path, "content": file["text"], "mode": file["mode"], "hide": hide, "validate": checks}
 
 
 def _awaited(fleet: Known, host: str) -> list[str]:
-    """Return what comes to a host when others have made their certificates."""
+    """Return the files that a host gets after other hosts have made their certificates."""
     watchers = [one["host"] for one in fleet["monitors"] if one["host"] != host and one["certificate"] == ""]
     hosts = [one["host"] for one in fleet["watched"] if one["host"] != host and not one["certificate"]]
     return [

@@ -1,4 +1,4 @@
-"""A host of a site without internet: everything that a run fetches comes from the site's mirror."""
+"""Hosts of a site without internet: they fetch everything from the site's mirror."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ Known = Mapping[str, Any]
 ROLE = "offline"
 HEAD = "# Written by gaudi-serve; the next run overwrites changes made here.\n"
 URL = re.compile(r"https://[A-Za-z0-9.-]+(:\d{1,5})?")
-# apt takes nothing from anywhere else with it, and leaves the lists of the host's own sources alone.
+# With this configuration, apt uses no other source and keeps the lists of the host's own sources.
 APT_TEXT = """Dir::Etc::sourcelist "{list}";
 Dir::Etc::sourceparts "/dev/null";
 Dir::State::lists "{lists}";
@@ -53,7 +53,7 @@ FORMS = {
 
 @dataclass(frozen=True)
 class Mirror:
-    """The mirror of a site: its address, and what hosts trust it by.
+    """The mirror of a site: its address and the trust of hosts in it.
 
     system: the name of the host's package repository there. authority, key: the texts of the certificate and of the key
     that signs packages.
@@ -66,12 +66,12 @@ class Mirror:
 
     @property
     def registry(self) -> str:
-        """Return the name of its registry, as images have it."""
+        """Return the name of its registry, as used in image names."""
         return registry_of(self.url)
 
     @property
     def files(self) -> dict[str, str]:
-        """Return the text of each file that a host has of it."""
+        """Return the text of each file that a host needs for it."""
         config = APT_TEXT.format(list=APT_LIST, lists=LISTS, authority=AUTHORITY)
         place = f"{ENGINE_CERTIFICATES}/{self.registry}"
         return {
@@ -85,18 +85,18 @@ class Mirror:
 
 
 def registry_of(url: str) -> str:
-    """Return the name of a mirror's registry, as images have it."""
+    """Return the name of a mirror's registry, as used in image names."""
     return urlsplit(url).netloc
 
 
 def mirror_of(known: Known) -> Mirror | None:
-    """Return the mirror that a host uses; None where it fetches from outside.
+    """Return the mirror that a host uses; None if it fetches from the internet.
 
     Args:
         known: its variables: ``offline_enabled``, ``offline_mirror_url``, ``offline_trust``, ``gaudi_system``.
 
     Raises:
-        InputError: where a variable is missing or a file of the trust cannot be read.
+        InputError: if a variable is missing or a trust file cannot be read.
     """
     if not is_true(known.get("offline_enabled") or False):
         return None
@@ -110,7 +110,7 @@ def mirror_of(known: Known) -> Mirror | None:
 
 
 def _trusted(folder: str, file: str, head: str) -> str:
-    """Return the text of a file that playbooks/mirror.yml has left on the control node."""
+    """Return the text of a file that playbooks/mirror.yml has written on the control node."""
     text = read_text(Path(folder).expanduser() / file)
     if text is None or head not in text:
         raise InputError(
@@ -155,7 +155,7 @@ def _pending(given: Given) -> Pending:
 
 
 def _of_registries(registries: Known, mirror: Mirror | None) -> dict[str, Any]:
-    """Return the files of registries that are there; each mark has the text that the role writes."""
+    """Return the files of the configured registries; the mark of each has the text that the role writes."""
     found: dict[str, Any] = {}
     for name, digest in registries.items():
         place = f"{ENGINE_CERTIFICATES}/{name}"
@@ -164,7 +164,7 @@ def _of_registries(registries: Known, mirror: Mirror | None) -> dict[str, Any]:
 
 
 def _tasks(files: Mapping[str, str], write: Sequence[str], absent: Sequence[str], *, read: bool) -> dict[str, Any]:
-    """Return what the tasks of the role read."""
+    """Return the values that the tasks of the role read."""
     left = {str(PurePosixPath(path).parent) for path in absent} - {str(PurePosixPath(path).parent) for path in files}
     return {
         "files": [{"path": path, "content": files[path], "mode": "0644"} for path in write],

@@ -1,4 +1,4 @@
-"""Whether the acceptance tests of a host's cards are to run, and which of them."""
+"""Whether the acceptance tests of a host's cards must run, and which of them."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def _pending(given: Given) -> Pending:
     due = bool(suite) and (asked or bool(open_cards) or not _all(host))
     refusal = _refusal(given.host, host, state, suite, _installed(known)) if due or state["unlocked"] else []
     refusal += [f"{given.host}: {ALL_EXCLUDED}"] if due and _all(host) and not cards and not refusal else []
-    # Without being asked for, tests wait until the cards answer and nothing holds one.
+    # Tests that were not requested wait until the cards answer and are free.
     silent = acceptance is None or bool(host.get("problem")) or not host["modules"]
     waits = not asked and (silent or bool(_held(given.host, host)))
     now = (due or state["unlocked"]) and not (waits or refusal)
@@ -59,7 +59,7 @@ def _pending(given: Given) -> Pending:
 
 
 def _run(host: Known, cards: Sequence[Known], tests: Sequence[AcceptanceTest]) -> dict[str, Any]:
-    """Return what the role hands to its module, and shows before."""
+    """Return the values that the role passes to its module and shows before."""
     return {
         **{"tests": [test.name for test in tests], "cards": list(cards), "table": _table(tests) if tests else []},
         **{"accelerator": host["accelerator"], "device": str(host.get("device_name") or "")},
@@ -69,25 +69,25 @@ def _run(host: Known, cards: Sequence[Known], tests: Sequence[AcceptanceTest]) -
 
 
 def _all(host: Known) -> list[Known]:
-    """Return all cards of a host, also those that cannot be used: a test that does not see one is not a pass."""
+    """Return all cards of a host, also unusable ones: a test that does not see one has not passed."""
     return [*host["modules"], *(host.get("unusable_cards") or ())]
 
 
 def _cards(host: Known, excluded: Sequence[str]) -> list[dict[str, Any]]:
-    """Return the cards to test: all but those that no model gets."""
+    """Return the cards to test: all but the excluded ones."""
     keys = ("module_id", "index", "bus_id", "serial", "firmware")
     found = [{key: card.get(key) for key in keys} for card in _all(host)]
     return [card for card in found if (card["serial"] or "") not in excluded]
 
 
 def _refusal(host_name: str, host: Known, state: Known, suite: str, installed: Sequence[str]) -> list[str]:
-    """Return why no test may run: nothing to run, cards that do not answer, or cards that somebody holds."""
+    """Return why no test may run: no test, cards that do not answer, or cards in use."""
     platform = platform_of(host["accelerator"])
     acceptance, problem = platform.acceptance, host.get("problem")
     if acceptance is None:
         return [f"{host_name}: no acceptance test for this platform: {platform.title}"]
     if problem or not host["modules"]:
-        # A driver that this run installs lets them answer.
+        # Installing the driver in this run can make them answer.
         return [f"{host_name}: no acceptance test: its cards do not answer: {' '.join(problem or [])}"]
     if any(card.get("alone") for card in host["modules"]):
         return [f"{host_name}: no acceptance test: {acceptance.tool} does not test cards that are divided into parts"]
@@ -100,7 +100,7 @@ def _refusal(host_name: str, host: Known, state: Known, suite: str, installed: S
 
 
 def _held(host_name: str, host: Known) -> list[str]:
-    """Return a sentence for each model and each program that holds cards: no test runs beside them."""
+    """Return a sentence for each model and each program that uses cards, since tests need free cards."""
     known = Host.of(host)
     cards: dict[str, list[int]] = {}
     for number, name in sorted(known.held.items()):
@@ -118,7 +118,7 @@ def _installed(known: Known) -> list[str]:
 
 
 def _table(tests: Sequence[AcceptanceTest]) -> list[str]:
-    """Return what would run, with its minutes."""
+    """Return the tests that would run, with their minutes."""
     rows = [["TEST", "MINUTES", "WHAT"], *([test.name, f"about {test.minutes}", test.about] for test in tests)]
     return table(rows)
 
@@ -135,7 +135,7 @@ def _lines(suite: str, tests: Sequence[AcceptanceTest], cards: Sequence[Known], 
 
 
 def _last(acceptance: Acceptance | None, last: Known, host: Known) -> list[str]:
-    """Return what the last run of tests has found; nothing where there was none."""
+    """Return the results of the last tests; empty if there are none."""
     if acceptance is None or not last:
         return []
     text = f"{acceptance.tool}: suite {last['suite']} {last['verdict']} on {day(last['time'])}"

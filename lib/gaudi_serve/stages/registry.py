@@ -1,4 +1,4 @@
-"""The stages of a run: their order, which of them a host takes part in, and which have something to do there."""
+"""The stages of a run: their order, the stages that apply to a host, and those with pending changes."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from .base import Given, Stage
 
 Known = Mapping[str, Any]
 
-# Every stage in the order of a run; a new one is a file beside this one and a line here.
+# Every stage in the order of a run; a new stage is a file next to this one and a line here.
 OBJECTS: tuple[Stage, ...] = (
     offline.STAGE,
     bios.STAGE,
@@ -42,41 +42,41 @@ OBJECTS: tuple[Stage, ...] = (
     monitoring.STAGE,
 )
 BY_ROLE = {one.role: one for one in OBJECTS}
-# Role of every stage with the name of its playbook, which is its tag too.
+# The tag of every stage by its role; it is also the name of its playbook.
 STAGES = {one.role: one.tag for one in OBJECTS}
-# What a host takes part in that has no part in a run, of which an empty list is all.
+# Marks a host to which no stage of the run applies; an empty list means all stages.
 NONE = "none"
-# The same of a host that no run has a part for, since its inventory gives it no task.
+# Marks a host to which no run applies, since its inventory gives it no task.
 ALONE = "left_alone"
-# The same of a host whose models run behind a gateway that the run is about: they are planned, and not changed.
+# Marks a host whose models run behind a gateway that is the subject of the run: they are planned, not changed.
 BEHIND = "behind_gateway"
 LEFT_ALONE = "left alone: the inventory gives it no models, no gateway and no other task"
-# Stages that need a plan of the models without errors; the others may repair a host whose models have some.
+# Stages that need a plan of the models without errors; the others may repair a host whose models have errors.
 PLANNED = tuple(one.role for one in OBJECTS if one.planned)
-# Stages that decide by the plans of all hosts, and come when all models are there.
+# Stages that depend on the plans of all hosts and run after all models are ready.
 OF_FLEET = tuple(one.role for one in OBJECTS if one.of_fleet)
-# What gaudi_facts has to read for each that does not need all.
+# The gaudi_facts subsets of each stage that does not need all.
 SUBSETS = {
     **{one.role: one.reads for one in OBJECTS if not one.planned},
     BEHIND: ("system", "runtime", "services", "host"),
     NONE: ("system",),
-    # What it serves, if anything: an inventory that was not read must not hide that.
+    # Its running models, if any: an inventory that was not read must not hide them.
     ALONE: ("system", "services"),
 }
 EVERYTHING = (
     *("system", "tuning", "runtime", "services", "hccl", "host", "driver"),
     *("network", "qualification", "bios", "mirror"),
 )
-# The facts in which the stages keep what they would do.
+# The facts that store the pending changes of the stages.
 REPORTED = (
     *(name for one in OBJECTS for name in one.names("due", "refusal", "stops", *one.reports)),
     *(name for one in OBJECTS if one.ends_all for name in one.names(one.ends_all)),
     *("preflight_unclear", "preflight_expected"),
 )
-# Tags that Ansible itself gives a meaning.
+# Tags with a meaning in Ansible itself.
 TAGS = ("all", "always", "never", "tagged", "untagged")
 
-# Variables that name hosts with a task for others, with what reads the names.
+# Variables that name hosts with a task for others, with the functions that read the names.
 NAMING = {key: names for one in OBJECTS for key, names in one.hosts.items()}
 
 
@@ -92,27 +92,27 @@ def run_stages(
     monitor: bool = False,
     monitors: bool = False,
 ) -> list[str]:
-    """Return the stages that a run is about on a host, by their roles, in their order.
+    """Return the roles of the stages of a run that apply to a host, in their order.
 
     Args:
         asked: roles of the stages of the playbook; None for all.
         tags, skipped: ``ansible_run_tags``: names of stages (host, driver, ...), or ``all``; ``ansible_skip_tags``.
-        gateway, gateways, monitor, monitors: the host is a gateway, or watches others; the inventory has such hosts.
-        models: ``vllm_models`` of the host; None where it is not set.
+        gateway, gateways, monitor, monitors: the host is a gateway, or monitors others; the inventory has such hosts.
+        models: ``vllm_models`` of the host; None if it is not set.
         services: ``gaudi_services`` of the host; None before it was read.
         source: other hosts get images or weights from it, or measure links with it (task_hosts).
 
     Returns:
-        Roles; ``[]`` where the playbook has no stages, ``["none"]`` where the host has no part in any of them, and
-        ``["left_alone"]`` where it has none in any stage; one with an empty list of models is prepared by its name.
-        ``"behind_gateway"`` is among them where a run only looks at the host's models.
+        Roles; ``[]`` if the playbook has no stages, ``["none"]`` if none of them applies to the host, and
+        ``["left_alone"]`` if no stage at all applies to it; a host with an empty list of models counts only if the
+        playbook or a tag names stages. ``"behind_gateway"`` is included if a run only reads the host's models.
     """
     every = bool((wanted := {*tags} - {"always"} or {"all"}) & {"all", "tagged"})
     named = models is not None and (bool(asked) or not every)
     serves = bool(models) or named or source or still_serves(services or {})
     watched = monitors and (serves or gateway or monitor)
     has = {"gateway": gateway, "monitoring": watched or bool((services or {}).get("monitoring"))}
-    has["offline"] = serves or any(has.values())  # whatever a host is for, it fetches something
+    has["offline"] = serves or any(has.values())  # every kind of host fetches something
     part = [role for role in STAGES if has.get(role, serves)]
     left = {role: tag for role, tag in STAGES.items() if not {tag, "all", "tagged"} & set(skipped)}
     found = [role for role, tag in left.items() if (asked is None or role in asked) and (every or tag in wanted)]
@@ -123,14 +123,14 @@ def run_stages(
 
 
 def still_serves(services: Known) -> bool:
-    """Tell whether a host has models, or what is left of them, by its ``gaudi_services``."""
+    """Return whether a host has models or remains of them, by its ``gaudi_services``."""
     return any(services.get(key) for key in ("units", "without_unit", "orphans", "kept"))
 
 
 def task_hosts(hostvars: Mapping[str, Known], hosts: Sequence[str]) -> list[str]:
-    """Return the hosts that have a task for others: they give or build images, give weights, or measure links.
+    """Return the hosts with a task for others: sources of images or weights, image builders, partners in measurements.
 
-    A variable that cannot be read names none, and is refused at its host.
+    A variable that cannot be rendered adds no host; its own host refuses it.
     """
     found = {one for name in hosts for key in NAMING for one in _named(hostvars[name], key)}
     return [name for name in hosts if name in found]
@@ -139,13 +139,13 @@ def task_hosts(hostvars: Mapping[str, Known], hosts: Sequence[str]) -> list[str]
 def _named(variables: Known, key: str) -> set[str]:
     try:
         return {name for name in NAMING[key](variables.get(key)) if isinstance(name, str)}
-    # Of Ansible's and of Jinja's many errors.
+    # Rendering raises many kinds of errors, from Ansible and from Jinja.
     except Exception:
         return set()
 
 
 def tags_refusal(tags: Sequence[str]) -> list[str]:
-    """Return what is wrong with ``ansible_run_tags``: a tag that no stage has would do nothing, and pass."""
+    """Return the errors in ``ansible_run_tags``: with an unknown tag, a run would do nothing and succeed."""
     known = list(STAGES.values())
     wrong = [tag for tag in tags if tag not in (*known, *TAGS)]
     return [f"--tags {readable(tag)}: must be one of {', '.join(known)}{near(tag, known, 1)}" for tag in wrong]
@@ -154,13 +154,13 @@ def tags_refusal(tags: Sequence[str]) -> list[str]:
 def facts_wanted(
     stages: Sequence[str], gateway: bool = False, monitored: bool = False, offline: bool = False
 ) -> list[str]:
-    """Return the subsets of gaudi_facts that stages need; all of them where models are planned.
+    """Return the subsets of gaudi_facts that stages need; all of them if models are planned.
 
     Args:
-        stages: what run_stages returned.
+        stages: the result of run_stages.
         gateway: the host is a gateway.
-        monitored: the inventory has a host that watches others.
-        offline: everything comes from the site's mirror, which each run asks what it has.
+        monitored: the inventory has a monitoring host.
+        offline: everything comes from the site's mirror, whose contents each run reads.
     """
     looks = {"system", "mirror"} if offline else set()
     own = [*(["haproxy"] if gateway else []), *(["metrics"] if monitored else [])]
@@ -171,13 +171,13 @@ def facts_wanted(
 
 
 def expected_host(host_name: str, known: Known, stages: Sequence[str], *, plans_again: bool) -> dict[str, Any]:
-    """Return the values of ``gaudi_host`` that are others when the stages before the models have run.
+    """Return the values of ``gaudi_host`` that the stages before the models will change.
 
     Args:
-        host_name: how messages call the host.
+        host_name: name of the host in messages.
         known: its variables.
-        stages: roles of the stages of the run; all where it is empty.
-        plans_again: the run plans models again when it has installed a driver; others need one that is there.
+        stages: roles of the stages of the run; empty for all.
+        plans_again: the run plans models again after it has installed a driver; other runs need an installed driver.
     """
     given = Given(host_name, known)
     found = [one.expected(given) for one in OBJECTS if one.role in stages or not stages]
@@ -186,10 +186,10 @@ def expected_host(host_name: str, known: Known, stages: Sequence[str], *, plans_
 
 
 def awaits_driver(known: Known) -> bool:
-    """Tell whether the stages that need a plan of the models have to wait for the driver."""
+    """Return whether the stages that need a plan of the models must wait for the driver."""
     return bool((known.get("preflight_expected") or {}).get("awaits_driver"))
 
 
 def plans_models(stages: Sequence[str]) -> bool:
-    """Tell whether stages need a plan of the models."""
+    """Return whether stages need a plan of the models."""
     return bool(set(stages) & {*PLANNED, BEHIND}) or not stages

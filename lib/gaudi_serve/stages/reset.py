@@ -1,7 +1,7 @@
-"""What a reset takes back on a host, role by role: from what is there and what was found before, to what is to do.
+"""What a reset undoes on a host, role by role, from the live state and the recorded baseline.
 
-Every ``*_reset`` filter returns ``due`` (something is left to do), ``did`` (what a run takes back, as sentences),
-``left`` (what stays, and why), ``packages`` (those the role has brought), and what its tasks need.
+Every ``*_reset`` filter returns ``due`` (something is pending), ``did`` (what a run undoes, as sentences), ``left``
+(what stays, and why), ``packages`` (those that the role has installed), and the values that its tasks need.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ ENGINES = ("docker.io", "docker-ce", "docker-ce-cli", "containerd.io", "containe
 
 
 def reset_refusal(options: Known, confirm: Any, check: bool = False) -> list[str]:
-    """Return why a reset must not begin; empty where it may.
+    """Return why a reset must not begin; empty if it may.
 
     Args:
-        wishes: ``reset_weights`` and the like, as they were given.
-        confirm: the word that was typed or given.
-        check: nothing is changed anyway.
+        options: values of ``reset_weights`` and the like, as they were given.
+        confirm: the confirmation that was typed or given.
+        check: check mode, in which nothing is changed.
     """
     reasons = [
         f"{key}: {shown(value)} is neither true nor false" for key, value in options.items() if not is_flag_text(value)
@@ -50,7 +50,7 @@ def reset_refusal(options: Known, confirm: Any, check: bool = False) -> list[str
     return reasons
 
 
-# Texts of ansible-core and ssh for a module whose answer breaks off.
+# Texts of ansible-core and ssh for a module whose result is cut off.
 BROKE = "the connection to the host broke during this task"
 BROKEN = re.compile(
     r"deserialization failed|connection to \S+ closed|broken pipe|connection reset by peer", re.IGNORECASE
@@ -58,7 +58,7 @@ BROKEN = re.compile(
 
 
 def reset_failure(result: Known) -> str:
-    """Return why a task failed: the reason of its first item that did, and where it has none, what its command said."""
+    """Return why a task failed: the reason of its first failed item, or else the output of its command."""
     failed = [one for one in result.get("results") or [] if isinstance(one, Mapping) and one.get("failed")]
     one = failed[0] if failed else result
     texts = [one.get(key) or "" for key in ("msg", "stderr", "stdout")]
@@ -81,13 +81,13 @@ def record_of(left: Known, role: str) -> dict[str, Any]:
 
 
 def found_of(left: Known, role: str) -> dict[str, Any]:
-    """Return what a role found before its first change; empty where that is not known."""
+    """Return the baseline that a role recorded before its first change; empty if unknown."""
     found = record_of(left, role).get("found") or {}
     return {} if found.get("late") else dict(found)
 
 
 def touched_by(left: Known, role: str) -> bool:
-    """Tell whether the toolkit has changed this host, as far as the role may know."""
+    """Return whether the toolkit may have changed this host, as far as the role can see."""
     return "found" in record_of(left, role) or "broken" in record_of(left, role) or bool(left["traces"])
 
 
@@ -96,18 +96,18 @@ def brought_of(left: Known, role: str, kind: str) -> dict[str, Any]:
 
 
 def there_of(left: Known, paths: Mapping[str, str]) -> list[str]:
-    """Return which of the paths that were brought are there; an empty folder that was there before is not."""
+    """Return which of the installed paths exist; an empty folder that existed before does not count."""
     known = {path: left["brought"].get(path) or {} for path in paths}
     return [path for path, one in known.items() if one.get("exists") and (paths[path] or not one.get("empty"))]
 
 
 def others_of(paths: Mapping[str, str]) -> list[str]:
-    """Return the folders that were there, and empty, when something was brought into them."""
+    """Return the empty folders that existed before the toolkit filled them."""
     return [path for path, made in paths.items() if not made]
 
 
 def made_for(paths: Mapping[str, str]) -> list[str]:
-    """Return the folders that were made for paths, the innermost first; those of a user are not among them."""
+    """Return the folders that the toolkit created for paths, the innermost first; folders of users are excluded."""
     made = set()
     for path, outermost in paths.items():
         made |= {str(one) for one in PurePosixPath(path).parents if len(str(one)) >= len(outermost) > 1}
@@ -121,7 +121,7 @@ def new_packages(left: Known, role: str, names: Sequence[str]) -> list[str]:
 
 
 def vllm_service_reset(services: Known, left: Known, caches: bool = False) -> dict[str, Any]:
-    """Return how the units of all models are taken back.
+    """Return how the units of all models are removed.
 
     Args:
         services: ``gaudi_services`` of the host.
@@ -129,10 +129,10 @@ def vllm_service_reset(services: Known, left: Known, caches: bool = False) -> di
         caches: remove the recipe caches too.
     """
     names = sorted(services["units"])
-    # Of a model whose unit is lost, its other files may be there.
+    # Other files of a model may exist although its unit is missing.
     every = sorted({*names, *services.get("without_unit", {})})
     boxes = [f"vllm-{name}" for name in names if services["units"][name]["container"]] + services["orphans"]
-    # Secrets come before the units: a run that was cut off there has left files that no unit tells of.
+    # Secrets are written before the units: an interrupted run may leave secrets without a unit.
     strays = [f"/etc/gaudi-serve/{name}" for name in left["own"]["/etc/gaudi-serve"] or [] if name.endswith(".secret")]
     states = [name for name in left["own"][STATE] or [] if name in {*every, *left["states"]} - {*RESERVED}]
     supervisor = "vllm-supervisor" in (left["own"]["/usr/local/lib/gaudi-serve"] or [])
@@ -141,7 +141,7 @@ def vllm_service_reset(services: Known, left: Known, caches: bool = False) -> di
     plan: dict[str, Any] = {
         "units": names,
         "containers": boxes,
-        # The states first: the unit's file is what a run that was cut off finds them by.
+        # The states first: after an interruption, the next run finds them through the unit file.
         "paths": [f"{STATE}/{name}" for name in states]
         + strays
         + vllm_unit_paths(every)
@@ -161,22 +161,22 @@ def vllm_service_reset(services: Known, left: Known, caches: bool = False) -> di
 
 
 def _elsewhere(services: Known, name: str) -> str:
-    """Return what a model's end on this host means on the other hosts that serve it."""
+    """Return the effect of removing a model here on the other hosts that serve it."""
     hosts = hosts_of(services["units"][name].get("launch"))
     return f"; it serves on {', '.join(hosts)} together, and ends on all" if hosts else ""
 
 
 def model_weights_reset(left: Known, packages: Sequence[str] = (), weights: bool = False) -> dict[str, Any]:
-    """Return how the weights' programs are taken back, and on request the weights.
+    """Return how the programs for weights are removed and, on request, the weights.
 
     Args:
         left: ``gaudi_left`` of the host.
-        packages: what the role installs for fetching.
-        weights: remove the weights that the toolkit has brought too.
+        packages: packages that the role installs for fetching.
+        weights: remove the weights that the toolkit has fetched too.
     """
     brought = brought_of(left, "model_weights", "weights")
     venv = brought_of(left, "model_weights", "venv")
-    # A record of somebody's own folder says so: kind adopted.
+    # The record of a user's own folder has the kind adopted.
     own = [path for path in brought if left["brought"].get(path, {}).get("source") not in (None, "adopted")]
     begun = [one for path in brought for one in left["brought"].get(path, {}).get("beside", [])]
     foreign = [path for path in there_of(left, brought) if path not in own]
@@ -203,7 +203,7 @@ def model_weights_reset(left: Known, packages: Sequence[str] = (), weights: bool
 
 
 def link_validation_reset(left: Known) -> dict[str, Any]:
-    """Return how the results of measurements are taken back; ``left`` is ``gaudi_left`` of the host."""
+    """Return how the results of measurements are removed; ``left`` is ``gaudi_left`` of the host."""
     results = [f"{STATE}/{name}" for name in left["own"][STATE] or [] if name.startswith("hccl") and "json" in name]
     boxes = [one["name"] for one in left["containers"] if one["kind"] == "hccl"]
     did = [f"container {name}" for name in boxes] + (["results of the measurements of links"] if results else [])
@@ -218,7 +218,7 @@ def link_validation_reset(left: Known) -> dict[str, Any]:
 
 
 def qualification_reset(left: Known) -> dict[str, Any]:
-    """Return how the results of acceptance tests are taken back; ``left`` is ``gaudi_left`` of the host."""
+    """Return how the results of acceptance tests are removed; ``left`` is ``gaudi_left`` of the host."""
     here = "qualification" in (left["own"][STATE] or [])
     return {
         "paths": [f"{STATE}/qualification"] if here else [],
@@ -237,14 +237,14 @@ def vllm_image_reset(
     packages: Sequence[str] = (),
     remove: bool = False,
 ) -> dict[str, Any]:
-    """Return how what loads images is taken back, and on request the images.
+    """Return how the programs for loading images are removed and, on request, the images.
 
     Args:
         services: ``gaudi_services`` of the host.
         left: ``gaudi_left`` of the host.
         spool: the role's folder for archives.
-        images: remove the images that the toolkit has brought too.
-        packages: what the role installs; with ``remove`` it goes later in the run.
+        images: remove the images that the toolkit has loaded too.
+        packages: packages of the role. remove: a later step of the run removes them.
     """
     brought, live = images_of(brought_of(left, "vllm_image", "images")), services["images"]
     here = {name: live[name] for name in brought if name in live}
@@ -254,10 +254,10 @@ def vllm_image_reset(
     used = {one[key]: one["name"] for one in foreign for key in ("image", "image_id")}
     in_use = {name: used.get(name) or used[here[name]] for name in here if name in used or here[name] in used}
     gone = [name for name in here if name not in other and name not in in_use]
-    # Elsewhere the spool folder is a user's: nothing but the copy that a cut off run has left was ever in it.
+    # Elsewhere the spool folder belongs to a user: the toolkit only left copies of interrupted runs in it.
     ours = ("images-build", "registry", *(["images"] if spool.startswith(STATE) else []))
     inside = [f"{STATE}/{name}" for name in left["own"][STATE] or [] if name in ours]
-    # What keeps the service of the registry's package from starting stays as long as that does.
+    # The file that keeps the packaged registry service from starting stays until the package is removed.
     inside += there_of(left, brought_of(left, "vllm_image", "paths")) if remove else []
     return {
         "images": gone if images else [],
@@ -272,12 +272,12 @@ def vllm_image_reset(
 
 
 def images_of(brought: Known) -> dict[str, Any]:
-    """Return images as the engine lists them."""
+    """Return images in the form in which the engine lists them."""
     return {image_name(name): one for name, one in brought.items()}
 
 
 def recipe_caches(models: Sequence[Known]) -> list[str]:
-    """Return the folders on the host in which planned models keep their recipes."""
+    """Return the folders on the host in which planned models store their recipes."""
     found = set()
     for model in models:
         cache = str(model["env"].get("PT_HPU_RECIPE_CACHE_CONFIG", "")).partition(",")[0]
@@ -288,14 +288,14 @@ def recipe_caches(models: Sequence[Known]) -> list[str]:
 def driver_reset(
     driver: Known, left: Known, packages: Sequence[str], unload: Sequence[str], remove: bool = False
 ) -> dict[str, Any]:
-    """Return how the driver's holds and repository are taken back, and what its packages need to go.
+    """Return how the driver's holds and repository are removed, and what removing its packages requires.
 
     Args:
-        driver: ``gaudi_driver`` of the host; empty for one without cards.
+        driver: ``gaudi_driver`` of the host; empty for a host without cards.
         left: ``gaudi_left`` of the host.
         packages: the packages that the role installs.
         unload: its kernel modules, in the order of unloading.
-        remove: the packages that were not there before are removed later in this run.
+        remove: the packages that were not installed before are removed later in this run.
     """
     found, touched = found_of(left, "gaudi_driver"), touched_by(left, "gaudi_driver")
     before = found.get("held", [])
@@ -325,15 +325,15 @@ def driver_reset(
 
 
 def packages_reset(left: Known, names: Sequence[str], remove: bool = False) -> dict[str, Any]:
-    """Return which packages go: those that the toolkit has brought, and that nothing else needs.
+    """Return the packages to remove: those that the toolkit has installed and nothing else needs.
 
     Args:
         left: ``gaudi_left`` of the host.
-        names: packages that the roles have brought.
+        names: packages that the roles have installed.
         remove: remove them.
 
     Returns:
-        As all filters here, and ``release`` (to be marked as installed for others only), ``purge``.
+        The keys of all filters here, and ``release`` (to be marked as installed automatically), ``purge``.
     """
     stay = [one["name"] for one in left["containers"] if not one["own"]]
     bound = [name for name in names if name in ENGINES and stay]
@@ -341,7 +341,7 @@ def packages_reset(left: Known, names: Sequence[str], remove: bool = False) -> d
     lists = [set(record["installed"]) for record in left["records"].values() if record.get("installed") is not None]
     before = set.intersection(*lists) if lists else None
     keep = set(ENGINES) if stay else set()
-    # A name of another architecture has it behind a colon.
+    # apt appends a foreign architecture to the name after a colon.
     gone = [name for name in left["unneeded"] if before is not None and name.partition(":")[0] not in before | keep]
     release = [name for name in wanted if name in left["asked_for"]]
     needed = [name for name in wanted if name not in release and name not in gone]
@@ -363,16 +363,16 @@ def packages_reset(left: Known, names: Sequence[str], remove: bool = False) -> d
 
 
 def rest_reset(left: Known, images: Known, packages: Sequence[str] = ()) -> dict[str, Any]:
-    """Return how the toolkit's own folders go, when all roles are done.
+    """Return how the toolkit's own folders are removed after all roles.
 
     Args:
         left: ``gaudi_left`` of the host, after all roles.
         images: ``gaudi_services.images`` of the host.
-        packages: packages that were brought and are still there.
+        packages: packages that the toolkit has installed and that are still installed.
 
     Returns:
-        As all filters here, and ``files`` and ``absent`` for module gaudi_files: a record goes, but for what it says
-        of things that were brought and stay on the host.
+        The keys of all filters here, and ``files`` and ``absent`` for module gaudi_files: records are removed, except
+        for entries of installed things that stay on the host.
     """
     files, absent, foreign = [], [], []
     for role, record in left["records"].items():
@@ -404,7 +404,7 @@ def rest_reset(left: Known, images: Known, packages: Sequence[str] = ()) -> dict
 
 
 def _smaller(record: Known, left: Known, images: Known, packages: Sequence[str]) -> dict[str, Any]:
-    """Return a record without what was found; with what was brought, and stays on the host."""
+    """Return a record without the baseline, but with the installed things that stay on the host."""
     brought = record.get("brought") or {}
     result: dict[str, Any] = {}
     for kind in ("weights", "caches"):
@@ -416,7 +416,7 @@ def _smaller(record: Known, left: Known, images: Known, packages: Sequence[str])
         result.setdefault("brought", {})["images"] = some
     if set(packages) - set(record.get("installed", packages)):
         result["installed"] = record["installed"]
-        # A source goes with the packages that came from it.
+        # A package source is removed together with the packages that came from it.
         if brought.get("paths"):
             result.setdefault("brought", {})["paths"] = dict(brought["paths"])
     return result
@@ -427,16 +427,16 @@ def _remains(left: Known, path: str, made: str) -> bool:
 
 
 def reset_lines(hostvars: Mapping[str, Known], hosts: Sequence[str], check: bool = False) -> list[str]:
-    """Return what a reset did as text: a table of hosts, then what was taken back and what stays, host by host.
+    """Return the result of a reset as text: a table of hosts, then what was undone and what stays, host by host.
 
     Args:
-        hostvars: variables by host; read are the facts ``<role>_reset`` and ``reset_problem``.
+        hostvars: variables by host; the facts ``<role>_reset`` and ``reset_problem`` are read.
         hosts: the hosts to show.
         check: nothing was changed.
     """
     rows, lines = [["HOST", "TAKEN BACK" if not check else "WOULD BE REMOVED", "STAYS", "STATE"]], []
     for host in hosts:
-        # Nothing is gone that the end of a reset looks for.
+        # In check mode nothing was removed, so the last step of a reset has nothing to report.
         roles = [role for role in ROLES if not (check and role == "preflight_rest")]
         plans = [hostvars[host][f"{role}_reset"] for role in roles if f"{role}_reset" in hostvars[host]]
         did = list(dict.fromkeys(text for plan in plans for text in plan["did"]))

@@ -1,4 +1,4 @@
-"""What a reset takes back of the engine's and the kernel's settings."""
+"""What a reset undoes in the settings of the container engine and the kernel."""
 
 from __future__ import annotations
 
@@ -28,19 +28,20 @@ VENDOR = (
 def container_runtime_reset(
     runtime: Known, left: Known, packages: Sequence[str] = (), remove: bool = False
 ) -> dict[str, Any]:
-    """Return how the engine's settings go back to what they were; those that a user has changed since are kept.
+    """Return how the engine's settings are restored; settings that a user has changed since are kept.
 
     Args:
         runtime: ``gaudi_runtime`` of the host.
         left: ``gaudi_left`` of the host.
         packages: the packages that the role may install.
-        remove: packages that were not there before are removed later in this run, and their source goes now.
+        remove: packages that were not installed before are removed later in this run, and their source now.
 
     Returns:
-        As all ``*_reset`` filters, and ``write`` ({path, content, mode}: the end), ``reload`` (text of a daemon.json
-        that a reload brings to the same end: an engine forgets no key that is merely gone from the file), ``told``
-        (what docker info says then), ``restart``, ``moves`` (the end is written before the restart), ``disable``,
-        ``paths``, ``first`` (those of them that go before the restart), ``empty``.
+        The keys of all ``*_reset`` filters, and ``write`` ({path, content, mode}: the final files), ``reload`` (text of
+        a daemon.json that restores the running engine by a reload: an engine keeps the value of a key that is merely
+        missing), ``told`` (the expected output of docker info after that), ``restart``, ``moves`` (the final files are
+        written before the restart), ``disable``, ``paths``, ``first`` (those of them that are removed before the
+        restart), ``empty``.
     """
     known = _Engine(runtime, left)
     folders, paths, kept = _runtime_paths(left, remove)
@@ -65,7 +66,7 @@ def container_runtime_reset(
 
 
 def _runtime_paths(left: Known, remove: bool) -> tuple[dict[str, str], list[str], list[str]]:
-    """Return folders that were made for files, the files that go, and those that go with their packages only."""
+    """Return folders that were created for files, the files to remove, and those to remove with their packages only."""
     brought = brought_of(left, "container_runtime", "paths")
     paths = [path for path in (BACKUP, *PROXY) if path in (*left["traces"], *left["files"])]
     sources = [f"/gaudi-serve-{one.name}." for one in runtimes()]
@@ -88,7 +89,7 @@ def _engine_did(plan: Known, known: _Engine) -> list[str]:
 
 
 class _Engine:
-    """The engine's settings: what they are, and what they go back to."""
+    """The live settings of the engine, and the settings to restore."""
 
     def __init__(self, runtime: Known, left: Known) -> None:
         self.runtime, self.live = runtime, runtime["daemon_json"]
@@ -107,12 +108,12 @@ class _Engine:
         self.was_disabled = self.found.get("enabled") is False and not {"docker.io", "docker-ce"}.isdisjoint(before)
 
     def _before(self, left: Known) -> list[str | None]:
-        """Return a list of the daemon.json that was there (None: none was), or an empty one where it is not known."""
+        """Return a list with the original daemon.json (None if there was none); an empty list if it is unknown."""
         if "daemon_json" in self.found:
             return [self.found["daemon_json"]]
         if left["daemon_backup"] is not None:
             return [left["daemon_backup"]]
-        # No backup: the toolkit has either changed nothing, or written the whole file.
+        # Without a backup, the toolkit has either changed nothing or written the whole file.
         own = _object(self.live)
         ours = (
             own
@@ -158,7 +159,7 @@ class _Engine:
         return {**rest, "data-root": then["data-root"]} if "data-root" in then else rest
 
     def _settings(self, runtime: Runtime) -> str | None:
-        """Return the text that a runtime's settings go back to; None where they stay or are not there."""
+        """Return the original text of a runtime's settings; None if they stay or are missing."""
         key, settings = f"{runtime.name}_config", runtime.settings
         live, before = self.runtime.get(key), self.found.get(key) or self.brought.get(key)
         if settings is None or live is None or before is None or not self.found:
@@ -166,17 +167,17 @@ class _Engine:
         try:
             edited = settings.configured(before, "this host")
         except InputError:
-            return None  # what cannot be edited was never edited
+            return None  # a file that cannot be edited was never edited
         if live == edited:
             return str(before)
-        # What else a user has changed since stays: only the lines of the edit go back.
+        # Other changes of a user stay: only the edited lines are restored.
         old = [line for line in before.splitlines() if line not in edited.splitlines()]
         new = [line for line in edited.splitlines() if line not in before.splitlines() and line.endswith(settings.edit)]
         lines = [old[:1] if line in new else [line] for line in live.splitlines()]
         return "".join(f"{line}\n" for parts in lines for line in parts)
 
     def files(self) -> list[dict[str, Any]]:
-        """Return the files that are written again, for module gaudi_files."""
+        """Return the files to restore, for module gaudi_files."""
         found = []
         if self.daemon_differs and self.daemon is not None:
             found.append({"path": DAEMON, "content": self.daemon, "mode": self.mode, "hide": True})
@@ -187,23 +188,23 @@ class _Engine:
 
     @property
     def daemon_differs(self) -> bool:
-        """Tell whether the file is another than it goes back to."""
+        """Return whether the live file differs from the one to restore."""
         return bool(self.daemon != self.live)
 
     @property
     def wanted(self) -> dict[str, Any]:
-        """Return what the file says in the end."""
+        """Return the final content of the file."""
         return _object(self.daemon) or {}
 
     @property
     def told(self) -> str:
-        """What docker info says of an engine that has taken it."""
+        """Return the expected output of docker info after the reload."""
         names = "".join(f" {name}" for name in _names(self.wanted.get("runtimes") or {}))
         return f"{str(bool(self.wanted.get('live-restore', False))).lower()}{names}"
 
     @property
     def reload_due(self) -> bool:
-        """Tell whether the running engine has what the file will not have."""
+        """Return whether the running engine has settings that the final file lacks."""
         info = self.runtime["info"]
         if not self.daemon_differs and not self.found:
             return False
@@ -214,7 +215,7 @@ class _Engine:
 
     @property
     def interim(self) -> str:
-        """Return a file that says no where the last one says nothing."""
+        """Return a file that states defaults for keys that the final file omits."""
         wanted = self.wanted
         said = {"live-restore": bool(wanted.get("live-restore", False)), "runtimes": wanted.get("runtimes", {})}
         if (_object(self.live) or {}).get("default-runtime") in _names():
@@ -222,7 +223,7 @@ class _Engine:
         return json.dumps({**wanted, **said}, indent=2, ensure_ascii=False) + "\n"
 
     def restart_reasons(self) -> list[str]:
-        """Return what only a restart takes from the engine."""
+        """Return the reasons for a restart of the engine."""
         reasons = []
         if self.runtime["proxies_running"]:
             reasons.append("proxies: the running engine was started with the toolkit's")
@@ -233,7 +234,7 @@ class _Engine:
 
 
 def _object(text: str | None) -> dict[str, Any] | None:
-    """Return a JSON object; an empty one where there is no text."""
+    """Return a JSON object; an empty one for a missing text."""
     try:
         found = json.loads(text) if text and text.strip() else {}
     except (ValueError, RecursionError):
@@ -242,16 +243,16 @@ def _object(text: str | None) -> dict[str, Any] | None:
 
 
 def _names(among: Collection[str] | None = None) -> list[str]:
-    """Return the names of the runtimes for devices, all or those that are among others."""
+    """Return the names of all runtimes for devices, or of those that are among others."""
     return [one.name for one in runtimes() if among is None or one.name in among]
 
 
 def _without_runtimes(result: dict[str, Any], then: Known) -> dict[str, Any]:
-    """Return a daemon.json whose runtimes for devices are as they were: gone, or a user's own."""
+    """Return a daemon.json with the original runtimes for devices: none, or the user's own."""
     before = then.get("runtimes", {})
     others = {name: one for name, one in result.get("runtimes", {}).items() if name not in _names()}
     others |= {name: before[name] for name in _names(before)}
-    # An engine does not start whose default runtime is gone.
+    # An engine does not start if its default runtime is missing.
     default = result.get("default-runtime")
     if default in _names() and default not in others:
         result = {key: value for key, value in result.items() if key != "default-runtime"}
@@ -262,7 +263,7 @@ def _without_runtimes(result: dict[str, Any], then: Known) -> dict[str, Any]:
 
 
 def _without_cdi(result: dict[str, Any], then: Known) -> dict[str, Any]:
-    """Return a daemon.json whose feature of CDI is as it was; an engine that runs keeps it until its next start."""
+    """Return a daemon.json with the original feature of CDI; a running engine changes it at its next start."""
     before = then.get("features", {})
     features = {key: value for key, value in result.get("features", {}).items() if key != "cdi"}
     features |= {key: before[key] for key in ("cdi",) if key in before}
@@ -272,7 +273,7 @@ def _without_cdi(result: dict[str, Any], then: Known) -> dict[str, Any]:
 
 
 def host_tuning_reset(tuning: Known, left: Known, packages: Sequence[str] = ()) -> dict[str, Any]:
-    """Return how the kernel's settings go back.
+    """Return how the kernel's settings are restored.
 
     Args:
         tuning: ``gaudi_tuning`` of the host.
@@ -280,8 +281,9 @@ def host_tuning_reset(tuning: Known, left: Known, packages: Sequence[str] = ()) 
         packages: the packages that the role may install.
 
     Returns:
-        As all ``*_reset`` filters, and ``paths``, ``empty``, ``grub`` (the menu is to be written again), ``lines``
-        (files with lines to be taken back), ``sysctl`` ({key: value}), ``governors`` ({governor: cpus}), ``reboot``.
+        The keys of all ``*_reset`` filters, and ``paths``, ``empty``, ``grub`` (the menu must be written again),
+        ``lines`` (files with lines to restore), ``sysctl`` ({key: value}), ``governors`` ({governor: cpus}),
+        ``reboot``.
     """
     found, touched = found_of(left, "host_tuning"), touched_by(left, "host_tuning")
     paths = [path for path in (DROPIN, SYSCTL) if path in left["traces"]]
@@ -313,7 +315,7 @@ def _differing(before: Known, live: Known) -> dict[str, str]:
 
 
 def _governors(before: Known, live: Known) -> dict[str, str]:
-    """Return ``{governor: cpus}`` of the CPUs that have another one by now."""
+    """Return ``{governor: cpus}`` of the CPUs whose governor differs from the original one."""
     found: dict[str, list[str]] = {}
     for cpu, value in before.items():
         if live.get(cpu, value) != value:
@@ -332,7 +334,7 @@ def _tuning_did(plan: Known, tuning: Known) -> list[str]:
 
 
 def _reboot(tuning: Known, found: Known) -> list[str]:
-    """Return which arguments the running kernel still has, though its menu has them no more."""
+    """Return the arguments that the running kernel still has, although the menu no longer has them."""
     entries, before = tuning["grub"]["entries"], found.get("cmdline", [])
     ours = {word.partition("=")[0] for word in (*TUNED, *IOMMU, *found.get("args", []))}
     return [
@@ -343,6 +345,6 @@ def _reboot(tuning: Known, found: Known) -> list[str]:
 
 
 def container_runtime_found(runtime: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what a reset needs to know of an engine before the first change."""
+    """Return the baseline of an engine that a reset needs, taken before the first change."""
     settings = [f"{one.name}_config" for one in runtimes() if one.settings]
     return {key: runtime[key] for key in ("daemon_json", "daemon_json_mode", *settings, "enabled")}

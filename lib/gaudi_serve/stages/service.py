@@ -1,4 +1,4 @@
-"""From a plan to the files of its units, and from what is live to what is left to do."""
+"""From a plan to the files of its units, and from the live state to the pending changes."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from .base import Given, Pending, Stage
 from .launch_view import differences, launch_view
 from .reset import recipe_caches, vllm_service_reset
 
-# Bytes that must be free where small files are written.
+# Bytes that must be free in folders for small files.
 ROOM = 1024 * 1024
 LAUNCH_KEYS = (
     *(
@@ -49,18 +49,18 @@ LAUNCH_KEYS = (
 )
 
 
-# What a model may need.
+# Possible actions on a model.
 VERDICTS = ("stop", "start", "restart", "secret", "smoke")
 
 
 @dataclass(frozen=True)
 class Changes:
-    """What is left to do for the models of a host; models by their names.
+    """The pending changes to the models of a host; models by their names.
 
     write: files, with path, model, content and mode. absent: files that no model needs any more. orphans: containers
-    without a unit. secret: those of restart whose secret has changed. adopt: go on under a new supervisor. wait: are
-    waited for. smoke: not asked since their start. tokens: whose hosts do not share a secret yet. anew: those of start
-    that a boot may have begun since they were looked at, with what is changed now: they must begin once more.
+    without a unit. secret: those of restart whose secret has changed. adopt: continue under a new supervisor. wait: the
+    run waits for them. smoke: not smoke-tested since their start. tokens: their hosts do not share a secret yet.
+    ``anew``: those of start that a boot may have started since the last look, with old files: they must start again.
     """
 
     supervisor: bool
@@ -80,16 +80,16 @@ class Changes:
     tokens: list[dict[str, str]]
 
     def as_dict(self) -> dict[str, Any]:
-        """Return it as filters do, with ``due``: whether there is anything to do."""
+        """Return the changes as filters return them, with ``due``: whether any change is pending."""
         found = asdict(self)
         return {**found, "due": any(found.values())}
 
 
 def vllm_container(model: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what the supervisor of a planned model reads: everything but environment and secrets.
+    """Return the container file of a planned model for its supervisor, without environment and secrets.
 
     Raises:
-        InputError: where the command names another host or port than the file, by which the server is asked.
+        InputError: if the command names another host or port than the file, which is used to query the server.
     """
     args = list(model["args"])
     for key in ("host", "port"):
@@ -105,7 +105,7 @@ def vllm_container(model: Mapping[str, Any]) -> dict[str, Any]:
         settings = json.dumps(ray, sort_keys=True)
         command = ["python3", RAY_MEMBER, settings, *(command if ray["role"] == "head" else [])]
     own = {"command": command, **probe, "progress": [list(one) for one in engine.progress]}
-    # The runtime stands beside it too: supervisors before this block read it there, and a plan compares it.
+    # Also keep the runtime at the top level: older supervisors read it there, and a plan compares it.
     own["device_access"] = model["device_access"]
     group = {key: value for key, value in (model.get("group") or {}).items() if key not in ("ray", "tokens")}
     between = {"group": group} if group else {}
@@ -113,31 +113,31 @@ def vllm_container(model: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _probe(model: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the smallest question to a server, by which its supervisor tells a frozen engine from an idle one."""
+    """Return the smallest request to a server, by which its supervisor distinguishes a hung engine from an idle one."""
     first = served_models(model)[0]
     served = first["served_model_name"]
     if "embedding" in first["smoke"]:
         return {"path": "/v1/embeddings", "body": {"model": served, "input": "a"}}
     if "rerank" in first["smoke"]:
         return {"path": "/v1/rerank", "body": {"model": served, "query": "a", "documents": ["a"]}}
-    # A prompt of one token, by its number: no client sends one, so that traffic can be told from it.
+    # A prompt of one token ID: no client sends this, so that logs can distinguish it from traffic.
     return {"path": "/v1/completions", "body": {"model": served, "prompt": [1], "max_tokens": 1}}
 
 
 def same_launch(digest: str | None, command: Sequence[str] | None, model: Mapping[str, Any]) -> bool:
-    """Tell whether a server was launched as it is planned now.
+    """Return whether a server's launch equals the planned one.
 
     Args:
-        digest: the one that its container carries.
-        command: program and arguments that its container has; empty where they are not known.
+        digest: the digest on its container.
+        command: program and arguments of its container; empty if unknown.
         model: a model of a plan.
     """
-    # The digest alone is a text that this toolkit wrote; the command is what runs.
+    # The digest is only a label that this toolkit wrote; the command is what really runs.
     return digest == model["digest"] and (not command or list(command) == vllm_container(model)["command"])
 
 
 def runs_as_planned(live: LiveModel, model: Mapping[str, Any]) -> bool:
-    """Tell whether a server was launched as it is planned now, with the weights that are there now.
+    """Return whether a server's launch equals the planned one and it runs with the present weights.
 
     Args:
         live: the model on its host.
@@ -154,10 +154,10 @@ def vllm_service_files(
     Args:
         models: the models of a plan.
         unit_template: Jinja text of the unit, rendered with ``model``.
-        ray_member: the program of containers of Ray.
+        ray_member: the program for containers of Ray.
 
     Raises:
-        InputError: when the template cannot be rendered.
+        InputError: if the template cannot be rendered.
     """
     files: dict[str, dict[str, Any]] = {}
     for model in models:
@@ -189,7 +189,7 @@ def vllm_service_changes(
     Args:
         models: the models of a plan.
         live: ``gaudi_services`` of the host.
-        files: what vllm_service_files returned.
+        files: the result of vllm_service_files.
         supervisor: text of the supervisor program.
 
     Returns:
@@ -220,7 +220,7 @@ def vllm_service_changes(
 
 
 def _anew(started: Sequence[str], units: Mapping[str, Any], write: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Return the models to start whose files or secrets change, so that a start that began meanwhile is an old one."""
+    """Return the models to start whose files or secrets change: a boot may have started them with the old ones."""
     changed = {str(file["model"]) for file in write}
     changed |= {name for name, unit in units.items() if unit.get("secret_differs")}
     runs = {name for name, unit in units.items() if unit.get("state") in ("active", "activating")}
@@ -228,13 +228,13 @@ def _anew(started: Sequence[str], units: Mapping[str, Any], write: Sequence[Mapp
 
 
 def _reload(units: Mapping[str, Any], write: Sequence[Mapping[str, Any]]) -> bool:
-    """Tell whether systemd must read its units again."""
+    """Return whether systemd must read its units again."""
     stale = any(unit.get("need_reload") for unit in units.values())
     return stale or any(file["path"].endswith(".service") for file in write)
 
 
 def _tokens(models: Sequence[Mapping[str, Any]], units: Mapping[str, Any]) -> list[dict[str, str]]:
-    """Return the models whose secret is missing here or another one, with the host that makes it, and the file."""
+    """Return the models whose secret is missing or differs from the head's, with the head and the file."""
     return [
         {"model": str(model["name"]), "head": hosts_of(model)[0], "path": str(model["group"]["token"])}
         for model in models
@@ -244,12 +244,12 @@ def _tokens(models: Sequence[Mapping[str, Any]], units: Mapping[str, Any]) -> li
 
 
 def _token_due(planned: Mapping[str, Any], now: str | None) -> bool:
-    """Tell whether a host takes over the head's secret; the head, of which both are the same, makes one it lacks."""
+    """Return whether a host must get the head's secret or, on the head, whether it must make one."""
     return now is None or (planned["head"] != planned["here"] and now == planned["here"])
 
 
 def _adoptable(planned: Mapping[str, Any], live: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the models of which only a container is left, and which the unit that is written again takes over."""
+    """Return the models with only a container left, which the restored unit takes over."""
     left = live.get("without_unit", {})
     return {name: unit for name, unit in left.items() if planned.get(name, {}).get("state") == "started"}
 
@@ -257,14 +257,14 @@ def _adoptable(planned: Mapping[str, Any], live: Mapping[str, Any]) -> dict[str,
 def _superseded(
     planned: Mapping[str, Any], units: Mapping[str, Any], restarted: Sequence[str], version: str
 ) -> list[str]:
-    """Return the models that go on under a supervisor of another version than the toolkit's."""
+    """Return the models that continue under a supervisor of another version than the toolkit's."""
     go_on = [name for name, model in planned.items() if model["state"] == "started" and name not in restarted]
     runs = [name for name in go_on if units.get(name, {}).get("state") in ("active", "activating")]
     return [name for name in runs if units[name].get("supervisor") not in (None, version)]
 
 
 def _unused(planned: Mapping[str, Any], units: Mapping[str, Any]) -> list[str]:
-    """Return the files of models on their host that they are not served with any more."""
+    """Return the files of models on their host that are no longer served."""
     return [path for name, model in planned.items() for path in _unused_of(model, units.get(name, {}))]
 
 
@@ -277,7 +277,7 @@ def _unused_of(model: Mapping[str, Any], unit: Mapping[str, Any]) -> list[str]:
 
 
 def _verdict(model: Mapping[str, Any], unit: Mapping[str, Any]) -> set[str]:
-    """Return what is to be done with one model, of VERDICTS."""
+    """Return the actions for one model, out of VERDICTS."""
     state = unit.get("state", "inactive")
     if model["state"] == "stopped":
         return {"stop"} if state not in ("inactive", "failed") or unit.get("enabled") else set()
@@ -285,9 +285,9 @@ def _verdict(model: Mapping[str, Any], unit: Mapping[str, Any]) -> set[str]:
     secret = secret_changed(unit)
     same = same_launch(container.get("digest"), container.get("command"), model) and not secret
     same = same and not container.get("stale")
-    # Between two tries, with what was read before it: who runs again has mended something, and need not wait.
+    # The model waits between two attempts with old input. A new run may have repaired the cause, so it restarts now.
     pauses = not container.get("running") and str(unit.get("status", "")).startswith("failed before")
-    # After a boot, a unit that has no container yet is about to make the one that its file told of until now.
+    # After a boot, a unit without a container is about to create one from its old file.
     old = state == "activating" and not container.get("running") and unit.get("digest") != model["digest"]
     found = set()
     if state not in ("active", "activating"):
@@ -296,7 +296,7 @@ def _verdict(model: Mapping[str, Any], unit: Mapping[str, Any]) -> set[str]:
         found = {"restart", "secret"} if secret else {"restart"}
     elif not unit.get("enabled"):
         found = {"start"}
-    # What a container has answered that runs no more, as after a boot, says nothing of the one that its unit makes.
+    # Smoke tests of a container that no longer runs, as after a boot, do not count for the next container.
     asked = set((unit.get("smoke") or {}).get("kinds", [])) if container.get("running") else set()
     return found if not found and set(model["smoke"]) <= asked else {*found, "smoke"}
 
@@ -323,7 +323,7 @@ def vllm_secret_files(
 ) -> list[dict[str, str]]:
     """Return the secret environment file of every planned model, for module gaudi_files.
 
-    Secrets of models that this host does not have are passed over: a group's hosts share one variable.
+    Secrets of models that this host does not have are skipped: a group's hosts share one variable.
     """
     return [
         {
@@ -337,10 +337,10 @@ def vllm_secret_files(
 
 
 def vllm_withdrawn_secrets(live: Mapping[str, Any], secrets: Mapping[str, Any]) -> list[str]:
-    """Return the secret files on the host that the inventory takes back: of models with an entry that is empty.
+    """Return the secret files on the host to remove: those of models with an empty entry in the inventory.
 
-    A model of which it says nothing keeps its secrets: a run that was started without them, as a job of AWX whose
-    credential is missing, must not open its server.
+    A model without an entry keeps its secrets: a run that was started without them, such as an AWX job whose credential
+    is missing, must not remove the protection of its server.
     """
     return [
         f"{CONFIG}/{name}.secret"
@@ -350,7 +350,7 @@ def vllm_withdrawn_secrets(live: Mapping[str, Any], secrets: Mapping[str, Any]) 
 
 
 def secrets_refusal(secrets: Any, host_name: str = "this host") -> list[str]:
-    """Return what is wrong with the secrets, never with a value."""
+    """Return the errors in the secrets, without their values."""
     secrets = given_secrets(secrets)
     if not isinstance(secrets, Mapping):
         return [f"{host_name}: vllm_secrets: must be a mapping of models"]
@@ -385,7 +385,7 @@ def _secret_problem(value: Any) -> str | None:
 
 
 def named(models: Any) -> list[dict[str, Any]]:
-    """Return the names of models: of each its ``name``, and those of the models that share its card (``shares``)."""
+    """Return the names of models: for each its ``name``, and those of the models that share its card (``shares``)."""
     sound = [one for one in models or [] if isinstance(one, Mapping) and "name" in one]
     return [{"name": str(one["name"]), "shares": [str(other.get("name")) for other in members(one)]} for one in sound]
 
@@ -393,15 +393,15 @@ def named(models: Any) -> list[dict[str, Any]]:
 def nobodys_secrets(
     secrets: Any, host_name: str, models: Any, others: Iterable[Sequence[Mapping[str, Any]]]
 ) -> list[str]:
-    """Return the names in ``vllm_secrets`` that no host has a model of: its server would run without its key.
+    """Return the names in ``vllm_secrets`` without a model on any host: the intended server would have no key.
 
-    A group's hosts share the variable, so that a model may be another host's.
+    A group's hosts share the variable, so the model may be on another host.
 
     Args:
         secrets: ``vllm_secrets`` of a host.
-        host_name: how messages call the host.
-        models: its ``vllm_models``; None where nobody has said any.
-        others: what ``named`` returns of those of the other hosts, of which no more are looked at than it takes.
+        host_name: name of the host in messages.
+        models: its ``vllm_models``; None if not set.
+        others: the result of ``named`` for each other host, read only as far as necessary.
     """
     secrets = given_secrets(secrets)
     if not isinstance(secrets, Mapping) or not isinstance(models, list):
@@ -426,24 +426,24 @@ def nobodys_secrets(
 
 
 def vllm_api_keys(secrets: Mapping[str, Mapping[str, Any]]) -> dict[str, str]:
-    """Return ``{model: key}`` of the models whose server asks for an API key."""
+    """Return ``{model: key}`` of the models whose server requires an API key."""
     return {
         model: str(variables["VLLM_API_KEY"]) for model, variables in secrets.items() if "VLLM_API_KEY" in variables
     }
 
 
 def vllm_start_limits(models: Sequence[Mapping[str, Any]], names: Sequence[str]) -> dict[str, int]:
-    """Return ``{model: seconds}`` that each of the named models may take to start."""
+    """Return ``{model: seconds}``: the start limit of each of the named models."""
     return {model["name"]: int(model["start_timeout_s"]) for model in models if model["name"] in names}
 
 
 def vllm_service_refusal(changes: Mapping[str, Any], live: Mapping[str, Any], host_name: str) -> list[str]:
-    """Return why models must be left alone: no room for their files, which would be seen after a restart else.
+    """Return why models must not be changed: no space for their files, which would fail only after a restart.
 
     Args:
-        changes: what vllm_service_changes returned; where nothing is due, nothing is written.
+        changes: the result of vllm_service_changes; without pending changes nothing is written.
         live: ``gaudi_services`` of the host, with ``free`` (bytes by folder).
-        host_name: how messages call the host.
+        host_name: name of the host in messages.
     """
     return [
         f"{host_name}: {folder}: {free // 1024} KiB are free there, and {ROOM // 1024} must be: units, environments "
@@ -454,7 +454,7 @@ def vllm_service_refusal(changes: Mapping[str, Any], live: Mapping[str, Any], ho
 
 
 def vllm_service_summary(changes: Mapping[str, Any]) -> list[str]:
-    """Return what is to be done, one sentence a kind."""
+    """Return the pending changes, one sentence a kind."""
     lines = [f"write {file['path']}" for file in changes["write"]]
     lines += [f"remove {path}" for path in changes["absent"]]
     lines += [f"write the secret that the hosts of {one['model']} share" for one in changes["tokens"]]
@@ -483,10 +483,9 @@ def vllm_service_drift(
     """Return how the live units differ from the planned ones, one sentence a difference.
 
     Args:
-        changes: what vllm_service_changes returned.
+        changes: the result of vllm_service_changes.
         live: ``gaudi_services`` of the host.
-        models: the models of a plan, to be compared with what really listens, and with the arguments and the image
-            of what runs.
+        models: the models of a plan, to be compared with the live listeners, arguments and images.
     """
     lines = [] if not changes["supervisor"] else ["supervisor: is not there, or not of this release"]
     lines += [f"container {name}: runs without a unit" for name in changes["orphans"]]
@@ -507,7 +506,7 @@ def vllm_service_drift(
 
 
 def _running_drift(model: Mapping[str, Any], container: Mapping[str, Any], live: Mapping[str, Any]) -> list[str]:
-    """Return where a server that is active is not what is planned: what it listens on, and its image."""
+    """Return how an active server differs from the plan: its listener and its image."""
     found = []
     listens = container.get("listens") if answers(model) else None
     if container.get("running") and listens is not None and not any(_is_at(model, one) for one in listens):
@@ -522,7 +521,7 @@ def _running_drift(model: Mapping[str, Any], container: Mapping[str, Any], live:
 
 
 def _is_at(model: Mapping[str, Any], listener: str) -> bool:
-    """Tell whether a listener, such as 127.0.0.1:8000 or *:8000, is the one of a model; a name may be any address."""
+    """Return whether a listener, such as 127.0.0.1:8000 or *:8000, is a model's; a host name matches any address."""
     where, _, port = listener.rpartition(":")
     if int(port) != int(model["port"]):
         return False
@@ -566,7 +565,7 @@ def _unit_drift(
 
 
 def _runs_other(unit: Mapping[str, Any], model: Mapping[str, Any] | None) -> str:
-    """Return that a server runs with an earlier launch, and which of its arguments differ, where that is known."""
+    """Return that a server runs with an earlier launch and, if known, which of its arguments differ."""
     container = unit.get("container") or {}
     command = container.get("command")
     if container.get("stale"):
@@ -582,13 +581,13 @@ def model_refusal(
     hosts: Sequence[str],
     numbers: Mapping[str, Any] | None = None,
 ) -> list[str]:
-    """Return why nothing can be done with one model of a fleet, a sentence each.
+    """Return why an action on one model of a fleet is impossible, a sentence each.
 
     Args:
-        model: its name as it was given; None where nobody has given one.
-        hostvars: variables by host; read is the fact gaudi_services.
+        model: its name as given; None if not given.
+        hostvars: variables by host; the fact gaudi_services is read.
         hosts: the hosts that take part.
-        numbers: what else was given by the names of the variables, each an integer from 1 to 9999999.
+        numbers: further values by the names of their variables, each an integer from 1 to 9999999.
     """
     wrong = [
         f"{name} must be an integer from 1 to 9999999; it is {shown(value)}"
@@ -615,12 +614,12 @@ def model_refusal(
 
 
 def restart_refusal(services: Mapping[str, Any], model: str, host_name: str = "this host") -> list[str]:
-    """Return why a model of a host must not be restarted: what is lost would be missing for its next start.
+    """Return why a model of a host must not be restarted: its next start would lack something that is missing now.
 
     Args:
         services: ``gaudi_services`` of the host.
         model: its name.
-        host_name: how messages call the host.
+        host_name: name of the host in messages.
     """
     unit = services["units"].get(model) or services.get("without_unit", {}).get(model) or {}
     lost = [MISSING[kind] for kind in unit.get("lost", [])]
@@ -634,7 +633,7 @@ def restart_refusal(services: Mapping[str, Any], model: str, host_name: str = "t
 
 
 def kept_models(plan: Mapping[str, Any]) -> set[str | None]:
-    """Return the models that a plan lacks and that are not to be removed: those with a mistake, those left alone."""
+    """Return the models that a plan lacks but that must not be removed: those with errors, those left unchanged."""
     return {error["model"] for error in plan.get("errors") or []} | {*(plan.get("left") or [])}
 
 
@@ -650,7 +649,7 @@ def _pending(given: Given) -> Pending:
         models, template_of("vllm_service", "vllm.service.j2"), file_of("vllm_service", "ray-member")
     )
     changes = vllm_service_changes(models, services, files, supervisor)
-    # A mistake in a model's entry does not take it away, nor does a host of its that cannot be read.
+    # A mistake in a model's entry does not remove the model, nor does an unreadable host of the model.
     kept = kept_models(known["vllm_service_plan"])
     changes["remove"] = [name for name in changes["remove"] if name not in kept]
     withdrawn = vllm_withdrawn_secrets(services, secrets)

@@ -1,4 +1,4 @@
-"""Where the weights of models come from, and what is left to do for them on a host."""
+"""Sources of the weights of models, and the pending steps on a host."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ from ..platforms.hl_smi import GENERATION
 from .base import Given, Known, Pending, Stage
 from .reset import model_weights_reset
 
-# Cards whose FP8 differs from what such weights hold; Gaudi3 serves the originals.
+# Cards whose FP8 format differs from that of published weights; Gaudi3 serves the originals.
 GAUDI2, GAUDI3 = (tuple(name for name, kind in GENERATION.items() if kind == one) for one in ("GAUDI2", "GAUDI3"))
 CONVERTED = "-G2"
-# What a token may cross in clear text: nothing but the host itself.
+# Addresses to which a token may be sent in clear text: the host itself only.
 LOOPBACK = ("localhost", "127.0.0.1", "::1")
-# Reasons of a step after which another folder is in the place of the one that was there.
+# Reasons of steps that replace an existing folder.
 REPLACES = re.compile(r"is not there|comes from another|has \d+ missing or changed")
 UNRECORDED = "is there without a record of what is in it"
 
@@ -42,16 +42,16 @@ def weights_sources(
     host: Mapping[str, Any] | None = None,
     release: str | None = None,
 ) -> list[dict[str, Any]]:
-    """Return the models whose weights are to be brought, with their catalog entries and mirrors filled in.
+    """Return the models whose weights must be fetched, with their catalog entries and mirrors merged.
 
     Args:
         models: the user's list of models.
-        catalog: known models; their ``source`` counts only where no folder was put there by hand.
-        defaults: keys that every model takes.
+        catalog: known models; their ``source`` applies only if no folder was put there by hand.
+        defaults: default keys of every model.
         endpoints: mirrors, by kind.
         here: ``gaudi_host.weights`` of the host.
-        images: what filter vllm_images returned; a model may name a built image without its tag.
-        host: ``gaudi_host``, and the release of its software: they choose the engine, which decides on conversions.
+        images: the result of filter vllm_images; a model may name a built image without its tag.
+        host: ``gaudi_host``; with the release, it selects the engine, which decides on conversions.
         release: such as 1.24.1.
 
     Returns:
@@ -66,7 +66,7 @@ def weights_sources(
             allowed = f"differs from that of model {found[path]['name']}, which has the same weights {path}"
             raise refusal(f"model {name}", "source", full["source"], allowed)
         image = full.get("image")
-        # What is not a text, the plan refuses.
+        # The plan refuses a value that is not a text.
         image = names.get(image, image) if isinstance(image, str) else None
         found.setdefault(path, {"name": name, "weights": path, "image": image, "source": source})
     return list(found.values())
@@ -80,7 +80,7 @@ def _to_bring(
     host: Host,
     release: str | None,
 ) -> Iterator[dict[str, Any]]:
-    """Yield the models that have a source, whole; what is wrong with the others, the plan says."""
+    """Yield the complete models that have a source; the plan reports errors in the others."""
     for given in models if isinstance(models, list) else []:
         if not isinstance(given, Mapping):
             continue
@@ -92,13 +92,13 @@ def _to_bring(
 
 
 def _by_hand(given: Mapping[str, Any], full: Mapping[str, Any], here: Mapping[str, Any]) -> bool:
-    """Tell whether the folder was put there by hand, and the source is only the catalog's."""
+    """Return whether the folder was put there by hand, and the source is only the catalog's."""
     there = here.get(str(full["weights"]))
     return not given.get("source") and bool(there) and not (there or {}).get("recorded")
 
 
 def _mirrored(source: Mapping[str, Any], endpoints: Mapping[str, str]) -> dict[str, Any]:
-    """Return a source with the mirror of its kind, and so its measurement files."""
+    """Return a source, and its measurement files, with the mirror of its kind."""
     kind, told = source.get("kind"), dict(source)
     if isinstance(kind, str) and kind in ("hub", "modelscope") and endpoints.get(kind) and not source.get("endpoint"):
         told["endpoint"] = endpoints[kind]
@@ -108,11 +108,11 @@ def _mirrored(source: Mapping[str, Any], endpoints: Mapping[str, str]) -> dict[s
 
 
 def weights_targets(sources: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Return the folders that the models want, in the order in which they can be made.
+    """Return the folders that the models need, in the order in which they can be made.
 
     Returns:
         Each ``{step, name, target, source}`` with step fetch, convert, measure or calibrate; a conversion and a
-        calibration also have ``input``, what they read.
+        calibration also have ``input``, the folder that they read.
     """
     targets = []
     for model in sources:
@@ -140,13 +140,13 @@ def weights_targets(sources: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]
 
 
 def original_folder(model: Mapping[str, Any]) -> str:
-    """Return where the weights go that are converted: beside the converted ones unless told otherwise."""
+    """Return the folder of the original weights: by default next to the converted ones."""
     given = model["source"].get("folder")
     return str(given).rstrip("/") if given else model["weights"].removesuffix(CONVERTED)
 
 
 def weights_folders(sources: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Return every folder whose state matters."""
+    """Return every folder whose state is relevant."""
     return sorted({target["target"] for target in weights_targets(sources)})
 
 
@@ -158,15 +158,15 @@ def weights_refusal(
     source_host: Mapping[str, Any] | None = None,
     tokens: Iterable[str] = (),
 ) -> list[str]:
-    """Return why weights cannot be brought to a host; empty where they can.
+    """Return why weights cannot be provided on a host; empty if they can.
 
     Args:
         sources: as weights_sources returns them.
         live: fact ``gaudi_weights``.
-        host_name: how messages call the host.
+        host_name: name of the host in messages.
         device: the cards' name, such as HL-225; None on a host without cards.
-        source_host: as for weights_changes; with ``absent`` it takes no part in the run, and must have what is
-            missing.
+        source_host: as for weights_changes; with ``absent`` it takes no part in the run, and must have all missing
+            folders.
         tokens: the kinds of sources for which there is a token.
     """
     reasons = []
@@ -194,7 +194,7 @@ def weights_refusal(
 def _in_the_way(
     sources: Sequence[Mapping[str, Any]], live: Mapping[str, Any], host_name: str, source_host: Mapping[str, Any] | None
 ) -> list[str]:
-    """Return what a user has where folders would be brought that are not there; others may need no such place."""
+    """Return a user's files at paths of missing folders; some folders need no place of their own."""
     jobs = weights_changes(sources, live, source_host=source_host)["jobs"]
     states = [(job, live["folders"].get(job["target"]) or {}) for job in jobs]
     return [
@@ -205,7 +205,7 @@ def _in_the_way(
 
 
 def _model_refusal(model: Mapping[str, Any], label: str, device: str | None, tokens: Iterable[str]) -> list[str]:
-    """Return what is wrong with a model's wish, whatever is on the host."""
+    """Return the errors in a model's request that do not depend on the host's state."""
     source = model["source"]
     reasons = _convert_refusal(model, label, device) if source.get("convert") else []
     reasons += _token_refusal(source, label, set(tokens))
@@ -215,7 +215,7 @@ def _model_refusal(model: Mapping[str, Any], label: str, device: str | None, tok
 
 
 def _own_folder_refusal(model: Mapping[str, Any], live: Mapping[str, Any], label: str) -> list[str]:
-    """Return why a folder cannot be taken as it is: it is not there, and no other host has it."""
+    """Return why a folder cannot be used as it is: it is missing here and on the source host."""
     source, state = model["source"], live["folders"].get(model["weights"]) or {}
     if source["kind"] != "path" or source["path"].rstrip("/") != model["weights"] or state.get("exists"):
         return []
@@ -223,7 +223,7 @@ def _own_folder_refusal(model: Mapping[str, Any], live: Mapping[str, Any], label
 
 
 def _token_refusal(source: Mapping[str, Any], label: str, tokens: set[str]) -> list[str]:
-    """Return why a token is not sent: anybody on the way could read it."""
+    """Return why a token is not sent: it would cross the network in clear text."""
     reasons = []
     for key, one in (("source", source), ("source.measurement", source.get("measurement") or {})):
         part = "url" if one.get("kind") == "git" else "endpoint"
@@ -236,7 +236,7 @@ def _token_refusal(source: Mapping[str, Any], label: str, tokens: set[str]) -> l
 
 
 def _collisions(sources: Sequence[Mapping[str, Any]], host_name: str) -> list[str]:
-    """Return which folders would be brought over one another."""
+    """Return the folders that would overwrite one another."""
     keys = {"measure": "source.measurement.folder", "calibrate": "weights (its -calibration)"}
     wanted = []
     for target in weights_targets(sources):
@@ -245,7 +245,7 @@ def _collisions(sources: Sequence[Mapping[str, Any]], host_name: str) -> list[st
     reasons = []
     for (label, one), (other_label, other) in combinations(wanted, 2):
         if one["target"] == other["target"] and one["source"] == other["source"]:
-            continue  # models may share what they are made from
+            continue  # models may share original weights
         if _over(one["target"], other["target"]) or _over(other["target"], one["target"]):
             told = f"{host_name}: {label}: would hold something else, or lie inside or around {other_label}"
             reasons.append(f"{told}; give each folder a place of its own")
@@ -259,12 +259,12 @@ def _collisions(sources: Sequence[Mapping[str, Any]], host_name: str) -> list[st
 
 
 def _place(path: str) -> str:
-    """Return a path as the file system takes it, links aside."""
+    """Return a path as the file system resolves it, links aside."""
     return posixpath.normpath(path).replace("//", "/")
 
 
 def _over(folder: str, other: str) -> bool:
-    """Tell whether what happens to a folder happens to another one: it is the same, or inside, or a passing one."""
+    """Return whether changes to a folder affect another one: the same, a temporary copy of it, or one inside these."""
     place, inner = _place(folder), _place(other)
     outers = (place, f"{place}{PARTIAL}", f"{place}{OLD}")
     return any(inner == outer or inner.startswith(f"{outer}/") for outer in outers)
@@ -273,7 +273,7 @@ def _over(folder: str, other: str) -> bool:
 def _absent_refusal(
     sources: Sequence[Mapping[str, Any]], live: Mapping[str, Any], host_name: str, source_host: Mapping[str, Any]
 ) -> list[str]:
-    """Return what a source host lacks that takes no part in the run."""
+    """Return the folders that a source host lacks which takes no part in the run."""
     jobs = weights_changes(sources, live, source_host=source_host)["jobs"] if source_host.get("absent") else []
     return [
         f"{host_name}: model {job['name']}: model_weights_from_host {source_host['host']!r}: is not part of "
@@ -300,7 +300,7 @@ def _convert_refusal(model: Mapping[str, Any], label: str, device: str | None) -
 
 
 def _taken(target: Mapping[str, Any], state: Mapping[str, Any]) -> bool:
-    """Tell whether a folder that is there without a record is taken as it is."""
+    """Return whether an existing folder without a record is used as it is."""
     return bool(state.get("config")) or target["step"] in ("measure", "calibrate")
 
 
@@ -310,18 +310,18 @@ def weights_changes(
     verify: str = "quick",
     source_host: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
-    """Compare the wanted weights with what a host has.
+    """Compare the desired weights with those on a host.
 
     Args:
         sources: as weights_sources returns them.
         live: fact ``gaudi_weights``.
         verify: quick compares sizes and times, full reads every byte.
-        source_host: the host whose complete folders are taken: ``host``, ``models`` (its sources), and ``live``,
-            its fact, or None where it will have them all; None where each host fetches its own.
+        source_host: the host whose complete folders are copied: ``host``, ``models`` (its sources), and ``live``, its
+            fact, or None if it will have them all; None if each host fetches its own.
 
     Returns:
-        ``jobs``: the steps that are due, each with ``reason``, and ``from`` (``host``, ``folder``, ``made``: not
-        fetched there) where the source host has it, these first; ``due``; ``client``: whether one of them needs the
+        ``jobs``: the pending steps, each with ``reason``, and ``from`` (``host``, ``folder``, ``made``: not fetched
+        there) if the source host has the folder, these first; ``due``; ``client``: whether one of them needs the
         clients of the hubs; ``git``: whether one needs git-lfs.
     """
     jobs = []
@@ -330,10 +330,11 @@ def weights_changes(
         if target["step"] == "fetch" and target.get("for"):
             final = {"step": "convert", "source": {"kind": "convert", "convert": "g2", "of": target["source"]}}
             if not _reason(final, live["folders"].get(target["for"]) or {}, "quick"):
-                continue  # the original may be removed once it is converted
+                continue  # the original may be removed after its conversion
         if reason:
             jobs.append({**target, "reason": reason})
-    # Nobody waits with a server for what comes from elsewhere; nothing that is taken needs anything that is not.
+    # Copies come first: the source host serves only until no client has asked for a while, and copies need no missing
+    # folder.
     if source_host:
         jobs = sorted(_with_source_host(jobs, source_host, verify), key=lambda job: "from" not in job)
     kinds = {job["source"]["kind"] for job in jobs if not job.get("from")}
@@ -346,7 +347,7 @@ def weights_changes(
 
 
 def _with_source_host(jobs: list[dict[str, Any]], source_host: Mapping[str, Any], verify: str) -> list[dict[str, Any]]:
-    """Return the steps with what is taken from another host; what that has converted needs no original here."""
+    """Return the steps with copies from another host; a folder that was converted there needs no original here."""
     result = []
     for job in jobs:
         folder = None if verify == "quick" and _is_adopted(job) else _folder_of(source_host, job)
@@ -357,12 +358,12 @@ def _with_source_host(jobs: list[dict[str, Any]], source_host: Mapping[str, Any]
 
 
 def _is_adopted(job: Mapping[str, Any]) -> bool:
-    """Tell whether a folder is only to be recorded as it is."""
+    """Return whether a folder only needs a record, without any other change."""
     return job["step"] in ("fetch", "measure") and job["reason"] == UNRECORDED
 
 
 def _folder_of(source_host: Mapping[str, Any], job: Mapping[str, Any]) -> str | None:
-    """Return the source host's folder from the same source, mirrors left aside, if it is complete or will be."""
+    """Return the source host's folder from the same source, mirrors aside, if it is complete or will be."""
     for target in weights_targets(source_host["models"]):
         if target["step"] != job["step"] or _plain(target["source"]) != _plain(job["source"]):
             continue
@@ -387,7 +388,7 @@ def _reason(target: Mapping[str, Any], state: Mapping[str, Any], verify: str) ->
     if not state.get("exists"):
         return "is not there"
     if manifest is None:
-        # What somebody has converted or calibrated by hand took hours: it is served as it is.
+        # A manual conversion or calibration took hours: its result is served as it is.
         return UNRECORDED if target["step"] in ("fetch", "measure") else ""
     if manifest["source"].get("kind") != "adopted" and manifest["source"] != target["source"]:
         return "comes from another source or revision"
@@ -403,10 +404,10 @@ def _unfinished(state: Mapping[str, Any], verify: str) -> str:
 
 
 def weights_stops(changes: Mapping[str, Any], services: Mapping[str, Any]) -> list[str]:
-    """Return the running models whose folder another one replaces: their servers restart with what has come.
+    """Return the running models whose folder is replaced: their servers restart with the new weights.
 
     Args:
-        changes: what weights_changes returned.
+        changes: the result of weights_changes.
         services: ``gaudi_services`` of the host.
     """
     replaced = {job["target"] for job in changes["jobs"] if REPLACES.match(job["reason"])}
@@ -419,12 +420,12 @@ def weights_stops(changes: Mapping[str, Any], services: Mapping[str, Any]) -> li
 
 
 def weights_drift(changes: Mapping[str, Any]) -> list[str]:
-    """Return how folders of weights differ from what is wanted, one sentence each."""
+    """Return how folders of weights differ from the desired ones, one sentence each."""
     return [f"model {job['name']}: {job['target']} {job['reason']}" for job in changes["jobs"]]
 
 
 def weights_lines(changes: Mapping[str, Any], host_name: str) -> list[str]:
-    """Return one sentence for every step that is due."""
+    """Return one sentence for every pending step."""
     verbs = {"fetch": "bring", "convert": "convert", "measure": "bring", "calibrate": "calibrate"}
     lines = []
     for job in changes["jobs"]:
@@ -438,27 +439,27 @@ def weights_lines(changes: Mapping[str, Any], host_name: str) -> list[str]:
     return lines
 
 
-# All that the role may install for fetching.
+# All packages that the role may install for fetching.
 PACKAGES = ("git", "git-lfs", "python3-venv")
 
 
 def _look(given: Given) -> tuple[str, dict[str, Any]] | None:
-    """Return what reads the folders of weights, which follow from the models' sources."""
+    """Return the module that reads the folders of weights, which follow from the models' sources."""
     models = given.known["model_weights_models"]
     folders = {"weights": weights_folders(models), "weights_venv": given.known["model_weights_venv"]}
     return ("gaudi_facts", {"gather": ["weights_store"], **folders}) if models else None
 
 
-# The variable by which the role gives what is known of the host whose folders this one takes; a plan has none.
+# The variable in which the role passes the state of the source host; a plan has none.
 SOURCE_HOST = "__model_weights_source_host"
 NOTHING: dict[str, Any] = {"folders": {}, "tools": {}}
 
 
 def _pending(given: Given) -> Pending:
-    """Return what is left to do for the weights of a host.
+    """Return the pending changes to the weights of a host.
 
-    A plan refuses nothing, and does not ask the source host, which may fetch in this very run: there each host fetches
-    its own weights.
+    A plan refuses nothing and does not read the source host, which may fetch in the same run: it assumes that each host
+    fetches its own weights.
     """
     known = given.known
     models, name = known["model_weights_models"], known["model_weights_from_host"]
@@ -467,10 +468,10 @@ def _pending(given: Given) -> Pending:
     source_host = _source_host(known, asked) if asked and name not in ("", given.host) else None
     refusal = _refusal(given, live, source_host) if asked and models else []
     if refusal:
-        # A source that is refused may hold a token, which no result of a task may have.
+        # A refused source may contain a token, which must not appear in the result of a task.
         return Pending(changes={"due": False, "source_missing": refusal}, refusal=refusal, facts=facts)
     changes = weights_changes(models, live, known["model_weights_verify"], source_host)
-    # After a full look nothing but a difference is left to do.
+    # After a full verification, only differences count as pending.
     left = weights_changes(models, live)
     lines = weights_lines(changes, given.host)
     return Pending(
@@ -493,8 +494,8 @@ def _source_host(known: Known, asked: Mapping[str, Any]) -> dict[str, Any]:
     Args:
         known: the variables of the client.
         asked: ``runs``: whether the source host takes part in the run; ``given``: the models whose weights it has
-            fetched in the run, None before that; ``live``: its fact ``gaudi_weights``, or None; ``looked``: the result
-            of a look at a host that takes no part, None before it.
+            fetched in the run, None before that; ``live``: its fact ``gaudi_weights``, or None; ``looked``: the facts
+            read from a host that takes no part, None before that.
     """
     found = {"host": known["model_weights_from_host"]}
     if asked["runs"]:
@@ -506,7 +507,7 @@ def _source_host(known: Known, asked: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _source_missing(host_name: str, source_host: Mapping[str, Any]) -> list[str]:
-    """Return why nothing can be taken from a source host that takes part in the run; empty where something can."""
+    """Return why nothing can be copied from a source host that takes part in the run; empty if copying is possible."""
     if not source_host.get("silent"):
         return []
     return [
@@ -529,7 +530,7 @@ def _refusal(given: Given, live: Mapping[str, Any], source_host: Mapping[str, An
 
 
 def _steps(changes: Mapping[str, Any], tools: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what the tasks of the role carry out: folders that are taken or fetched, packages, clients of the hubs."""
+    """Return the values for the role's tasks: folders to copy or fetch, packages, clients of the hubs."""
     taken = [job for job in changes["jobs"] if job.get("from")]
     digest = sha256_text(file_of("model_weights", "requirements.txt"))
     clients = changes["client"] and tools.get("clients") != digest
