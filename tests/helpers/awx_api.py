@@ -644,7 +644,7 @@ class Awx:
                 )
 
     def check_notification_templates(self, one: Mapping[str, Any]) -> None:
-        """Refuse messages with variables that AWX does not provide, and a webhook message that is not JSON."""
+        """Refuse messages with variables that AWX does not provide, and a webhook message that gives no JSON."""
         from jinja2 import StrictUndefined
         from jinja2.sandbox import ImmutableSandboxedEnvironment
 

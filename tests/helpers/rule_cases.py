@@ -507,7 +507,7 @@ PROMISED = {"model": "promised"}
 
 
 def burning(title: str, bad: str, good: str, slowly: str) -> Iterator[Case]:
-    """Yield the cases of one objective, with the names of the bad, good and slowly burning lines."""
+    """Yield the cases of one objective; the arguments are values of the counter of requests within its limit."""
     lines = {"ttft": "time_to_first_token_seconds", "itl": "inter_token_latency_seconds"}
     kind, limit = ("ttft", "le_2_5") if title == "TimeToFirstToken" else ("itl", "le_0_1")
     for pace, minutes, values in (("Fast", 90, bad), ("Slowly", 420, slowly)):

@@ -54,7 +54,7 @@ def _source(bundle: Bundle, item: Item) -> dict[str, Any]:
     for key in ("include", "exclude"):
         lists = [one.get(key) or [] for one in same]
         if any(one != lists[0] for one in lists):
-            # Without an include list all files are needed; a file is excluded only if all hosts exclude it.
+            # A host without an include list needs all files. If the exclude lists differ, no file is excluded.
             source[key] = sorted({name for one in lists for name in one}) if key == "include" and all(lists) else []
     return source
 
