@@ -1,1 +1,1 @@
-"""The dashboards for Grafana: what they show, and how that becomes JSON."""
+"""The dashboards for Grafana: their contents, and their conversion to JSON."""

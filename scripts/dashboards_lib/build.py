@@ -1,4 +1,4 @@
-"""From boards to the JSON that Grafana provisions, with Grafana's own library of types."""
+"""Converts boards to JSON for Grafana's provisioning, with Grafana's own library of types."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from grafana_foundation_sdk.models import dashboard as models
 from grafana_foundation_sdk.models.prometheus import PromQueryFormat
 
 SOURCE = models.DataSourceRef(type_val="prometheus", uid="${datasource}")
-# What a query has of every series and nobody wants to read.
+# Columns of every series that are of no interest to the reader.
 HIDDEN = ("Time", "__name__", "job", "instance", "alertstate")
 
 
@@ -21,9 +21,9 @@ HIDDEN = ("Time", "__name__", "job", "instance", "alertstate")
 class Panel:
     """One panel.
 
-    queries: expressions with the names of their lines, which may have labels in braces. unit: Grafana's name of it.
-    kind: timeseries, stat or table. width, height: on a grid of 24 columns. text: what the reader should know.
-    words: what is shown in place of numbers.
+    queries: expressions with the names of their lines, which may contain labels in braces. unit: Grafana's name of it.
+    kind: timeseries, stat or table. width, height: on a grid of 24 columns. text: description for the reader.
+    words: texts to show instead of numbers.
     """
 
     title: str
@@ -39,7 +39,7 @@ class Panel:
 
 @dataclass(frozen=True)
 class Row:
-    """A heading, and the panels below it."""
+    """A heading with the panels below it."""
 
     title: str
     panels: tuple[Panel, ...]
@@ -47,7 +47,7 @@ class Row:
 
 @dataclass(frozen=True)
 class Board:
-    """One dashboard. variables: names with the query of their values."""
+    """One dashboard. variables: their names, each with the query for its values."""
 
     uid: str
     title: str
@@ -57,7 +57,7 @@ class Board:
 
 
 def text_of(board: Board) -> str:
-    """Return a dashboard as the text of its file."""
+    """Return the JSON text of a dashboard's file."""
     built = (
         dashboard.Dashboard(board.title)
         .uid(board.uid)
@@ -91,7 +91,7 @@ def text_of(board: Board) -> str:
 
 
 def _variable(name: str, query: str) -> dashboard.QueryVariable:
-    """Return a variable of which several values, or all, can be chosen."""
+    """Return a variable for which several values, or all, can be selected."""
     return (
         dashboard.QueryVariable(name)
         .label(name.capitalize())
@@ -127,7 +127,7 @@ def _panel(panel: Panel) -> Any:
 
 
 def _lines(panel: Panel) -> Any:
-    """Return lines over time, with a gap where there is no value."""
+    """Return a panel with lines over time, with a gap if there is no value."""
     legend = common.VizLegendOptions().show_legend(True).placement(common_models.LegendPlacement.BOTTOM)
     found = timeseries.Panel().fill_opacity(0).line_width(1).span_nulls(False)
     found = found.show_points(common_models.VisibilityMode.AUTO)
@@ -141,14 +141,14 @@ def _lines(panel: Panel) -> Any:
 
 
 def _stat(panel: Panel) -> Any:
-    """Return one number for each line."""
+    """Return a panel with one number for each line."""
     reduced = common.ReduceDataOptions().calcs(["lastNotNull"]).values(False)
     mode = common_models.BigValueColorMode.NONE
     return stat.Panel().reduce_options(reduced).color_mode(mode).graph_mode(common_models.BigValueGraphMode.NONE)
 
 
 def _table(panel: Panel) -> Any:
-    """Return a table with a row for each series; several queries are columns beside each other."""
+    """Return a table with a row for each series; several queries become columns."""
     names = {f"Value #{chr(ord('A') + place)}": legend for place, (_, legend) in enumerate(panel.queries)}
     if len(panel.queries) == 1:
         names = {"Value": panel.queries[0][1]}

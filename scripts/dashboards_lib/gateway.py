@@ -11,12 +11,12 @@ GW = 'job="haproxy",host=~"$gateway",proxy=~"$proxy",proxy!~"own:.*"'
 
 
 def backend(name: str, by: str = "proxy", more: str = "") -> str:
-    """Return a counter of backends, for each second."""
+    """Return the query for a counter of backends, as a rate per second."""
     return f"sum by ({by}) (rate(haproxy_backend_{name}{{{GW}{more}}}[{RATE}]))"
 
 
 def server(name: str, function: str = "sum") -> str:
-    """Return a gauge of servers."""
+    """Return the query for a gauge of servers."""
     return f"{function} by (proxy, server) (haproxy_server_{name}{{{GW}}})"
 
 

@@ -7,7 +7,7 @@ from .queries import CARD, HOST, HOSTS, RATE, age, own
 
 
 def card(name: str, exporter: str = "", factor: str = "", by: str = "host, card") -> tuple[str, str]:
-    """Return a metric of cards; from Gaudi's exporter, which has the driver's index as card, where there is no own."""
+    """Return a query for a card metric, from Gaudi's exporter (driver index as card) if the toolkit has no value."""
     expr = own(f"card_{name}", HOST, by)
     if exporter:
         theirs = f'label_replace(habanalabs_{exporter}{{job="cards",{HOST}}}{factor}, "card", "$1", "id", "(.+)")'
@@ -16,7 +16,7 @@ def card(name: str, exporter: str = "", factor: str = "", by: str = "host, card"
 
 
 def node(expr: str, legend: str = "{{host}}") -> tuple[str, str]:
-    """Return a query of node exporter; SELECTED stands for the chosen hosts."""
+    """Return a query for node exporter; SELECTED stands for the selected hosts."""
     return expr.replace("SELECTED", f'job="node",{HOST}'), legend
 
 

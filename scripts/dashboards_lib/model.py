@@ -7,7 +7,7 @@ from .queries import BURNS, HOSTS, KV, MODEL, MODELS, ON, RATE, VLLM, age, incre
 
 
 def planned(title: str, plan: str, measured: str, unit: str) -> Panel:
-    """Return what the plan foresees beside what was measured."""
+    """Return a panel that compares planned with measured values."""
     queries = ((own(f"model_{plan}"), "planned"), (own(f"model_{measured}"), "measured"))
     return Panel(title, queries, unit, "table")
 

@@ -1,4 +1,4 @@
-"""Queries that several dashboards have. They sum over labels that differ by release of vLLM, and average shares."""
+"""Queries of several dashboards. They sum over labels that differ by release of vLLM, and average ratios."""
 
 from __future__ import annotations
 
@@ -12,22 +12,22 @@ MODELS = ("model", "label_values(gaudi_serve_model_expected, model)")
 
 
 def own(name: str, labels: str = MODEL, by: str = "host, model", function: str = "max") -> str:
-    """Return a metric of the toolkit's own without the labels of its target."""
+    """Return the query for one of the toolkit's own metrics, without the labels of its target."""
     return f'{function} by ({by}) (gaudi_serve_{name}{{job="node",{labels}}})'
 
 
 def vllm(name: str) -> str:
-    """Return a gauge of servers."""
+    """Return the query for a gauge of servers."""
     return f"sum by (host, model) (vllm:{name}{{{VLLM}}})"
 
 
 def rate(name: str, by: str = "host, model") -> str:
-    """Return a counter of servers, for each second."""
+    """Return the query for a counter of servers, as a rate per second."""
     return f"sum by ({by}) (rate(vllm:{name}{{{VLLM}}}[{RATE}]))"
 
 
 def quantiles(*names: str) -> tuple[tuple[str, str], ...]:
-    """Return the quantiles of a histogram, over all chosen servers of each model; the names are those of releases."""
+    """Return the queries for quantiles of a histogram, over the selected servers of each model; names: by release."""
     rates = " or ".join(f"rate(vllm:{name}_bucket{{{VLLM}}}[{RATE}])" for name in names)
     return tuple(
         (f"histogram_quantile({share}, sum by (model, le) ({rates}))", f"p{share * 100:.0f} {{{{model}}}}")
@@ -36,12 +36,12 @@ def quantiles(*names: str) -> tuple[tuple[str, str], ...]:
 
 
 def age(name: str, labels: str, by: str) -> str:
-    """Return the seconds since a time that the toolkit's own metrics have."""
+    """Return the query for the seconds since a timestamp metric of the toolkit."""
     return f'max by ({by}) (time() - gaudi_serve_{name}_timestamp_seconds{{job="node",{labels}}})'
 
 
 def increase(name: str, window: str) -> str:
-    """Return by how much a counter of the toolkit's own, by reason, rose in a window."""
+    """Return the query for the increase of one of the toolkit's counters in a window, by reason."""
     return f'sum by (host, model, reason) (increase(gaudi_serve_{name}{{job="node",{MODEL}}}[{window}]))'
 
 

@@ -1,1 +1,1 @@
-"""What several test files need: hosts, models, stand-ins, servers, readers of vectors. Fixtures are in conftest.py."""
+"""Common parts of several test files: hosts, models, stand-ins, servers, vectors. Fixtures are in conftest.py."""

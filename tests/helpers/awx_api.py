@@ -1,8 +1,8 @@
-"""A stand-in for AWX's API: stricter than the real one, of which the sentences are those of release 24.6.1.
+"""A stand-in for AWX's API, stricter than AWX; its messages are those of release 24.6.1.
 
-The real one passes over fields that it does not know; here they are refused, and so is every value of another type.
-What it checks, this checks too: which answers a survey takes, which playbooks a project has, what a node may be told,
-which inputs a credential has. It keeps what it is given in memory; secrets are never given back.
+AWX ignores unknown fields; the stand-in refuses them, and values of other types. It makes the same checks as AWX:
+allowed answers of a survey, playbooks of a project, options of a node, inputs of a credential. Its data is in memory,
+and responses never contain secrets.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, NamedTuple
 from urllib.parse import parse_qsl, urlencode, urlsplit
 
-TOKEN = "token-of-the-stand-in"  # noqa: S105 - of nothing else
+TOKEN = "token-of-the-stand-in"  # noqa: S105 - used nowhere else
 HIDDEN = "$encrypted$"
 REVISION = "0123456789"
 FINISHED = {"status": "successful", "finished": "2026-01-01T00:00:00Z", "failed": False, "scm_revision": REVISION}
 
 
 class Field(NamedTuple):
-    """A field of an object: its type, or the kind that it refers to; whether it must be given; what it may be."""
+    """A field of an object: its type or the kind it refers to, whether it is required, and its allowed values."""
 
     type: type = str
     default: Any = ""
@@ -126,7 +126,7 @@ KINDS: dict[str, dict[str, Field]] = {
 }
 UNIFIED = ("projects", "job_templates", "workflow_job_templates", "inventory_sources", "workflow_approval_templates")
 TOLD = ("notification_templates_started", "notification_templates_success", "notification_templates_error")
-# By kind the lists of others that an object has: what is in them.
+# For each kind, the associations of an object and the kinds in them.
 ASSOCIATED: dict[str, dict[str, str]] = {
     "organizations": {"galaxy_credentials": "credentials"},
     "job_templates": {"credentials": "credentials", **dict.fromkeys(TOLD, "notification_templates")},
@@ -142,19 +142,19 @@ ROLES = {
     "inventories": ("read", "use", "adhoc", "update", "admin"),
     "organizations": ("member", "admin", "execute", "read"),
 }
-# How assignments call the kinds of objects.
+# The names of kinds in assignments.
 MODELS = {
     **{"teams": ("shared.team", "Team"), "job_templates": ("awx.jobtemplate", "JobTemplate")},
     **{"workflow_job_templates": ("awx.workflowjobtemplate", "WorkflowJobTemplate")},
     **{"inventories": ("awx.inventory", "Inventory"), "organizations": ("shared.organization", "Organization")},
 }
-# What goes with an object.
+# Objects that are removed together with their parent.
 CASCADES = {
     **{"workflow_job_templates": (("workflow_job_template_nodes", "workflow_job_template"),)},
     **{"inventories": (("inventory_sources", "inventory"), ("hosts", "inventory"))},
     **{"job_templates": (("schedules", "unified_job_template"),)},
 }
-# Of each type of notification the fields of its configuration with their defaults; None where one must be given.
+# The fields of a notification's configuration by type, with defaults; None if the field is required.
 NOTIFICATIONS: dict[str, dict[str, Any]] = {
     "webhook": {
         **{"url": None, "http_method": "POST", "headers": None, "disable_ssl_verification": False},
@@ -177,7 +177,7 @@ SURVEY_TYPES: dict[str, Any] = {
 
 AUTOMATION = "Red Hat Ansible Automation Platform"
 GALAXY = "Ansible Galaxy/Automation Hub API Token"
-# Types of credentials that an AWX has from its begin: name, kind, fields, and those that are required.
+# AWX's own credential types: name, kind, fields, and required fields.
 MANAGED = (
     ("Machine", "ssh", "username password ssh_key_data ssh_key_unlock become_username become_password", ""),
     ("Vault", "vault", "vault_password vault_id", "vault_password"),
@@ -189,7 +189,7 @@ MANAGED = (
 
 
 class Refused(Exception):
-    """An answer that is not a success: its status, and what is said."""
+    """An error response: its status and its text."""
 
     def __init__(self, status: int, said: Any) -> None:
         super().__init__(str(said))
@@ -198,13 +198,13 @@ class Refused(Exception):
 
 @dataclass
 class Awx:
-    """What an AWX has.
+    """The state of an AWX.
 
-    playbooks: those that a project finds once it has been updated. writes: requests that have changed something.
-    syncs: updates of projects and inventories. failing: output of updates that fail, by the name of the source. busy:
-    answers of 502 that come before the next one that is none. redirect: where every request is sent on to. odd: by the
-    begin of a request, what it answers in place of what AWX would. heard: headers with the tokens of all requests. me:
-    who the token belongs to; scope: of the token.
+    playbooks: the playbooks of a project after its update. writes: requests that have changed something. syncs: updates
+    of projects and inventories. failing: output of failing updates, by the name of the source. busy: number of
+    responses with 502 before the next normal one. redirect: target of redirects for all requests. odd: replacement
+    responses, by the beginning of a request. heard: headers with tokens of all requests. me: the token's user; scope:
+    of the token.
     """
 
     playbooks: tuple[str, ...] = ()
@@ -212,7 +212,7 @@ class Awx:
     lists: dict[str, list[int]] = field(default_factory=dict)
     surveys: dict[str, Any] = field(default_factory=dict)
     roles: dict[str, int] = field(default_factory=dict)
-    # Older roles whose assignment was deleted: nobody has them, and they cannot be given again.
+    # Older roles whose assignment was deleted: no user has them, and they cannot be granted again.
     ghosts: set[tuple[str, int]] = field(default_factory=set)
     updated: set[int] = field(default_factory=set)
     syncs: list[str] = field(default_factory=list)
@@ -256,20 +256,20 @@ class Awx:
         return [self.objects[ASSOCIATED[kind][name]][number] for number in self.lists.get(path, [])]
 
     def kind_of(self, number: Any) -> str:
-        """Return the kind of a template of any kind."""
+        """Return the kind of a job or workflow template by its number."""
         return next((kind for kind in UNIFIED if number in self.objects[kind]), "")
 
     def keep(self, kind: str, given: Mapping[str, Any]) -> dict[str, Any]:
-        """Make an object."""
+        """Create an object."""
         number = next(self.numbers)
         fields = {name: one.default for name, one in KINDS[kind].items()}
         self.objects[kind][number] = {"id": number, **fields, **self.settled(kind, dict(given), None)}
         return self.objects[kind][number]
 
-    # What comes and goes.
+    # Requests.
 
     def get(self, path: list[str], query: dict[str, str]) -> Any:  # noqa: PLR0911 - one for each address
-        """Answer a GET."""
+        """Respond to a GET request."""
         match path:
             case ["ping"]:
                 return {"version": self.version}
@@ -301,7 +301,7 @@ class Awx:
         raise Refused(404, {"detail": "Not found."})
 
     def post(self, path: list[str], given: Any) -> tuple[int, Any]:
-        """Answer a POST."""
+        """Respond to a POST request."""
         if self.scope != "write":
             raise Refused(403, {"detail": "You do not have permission to perform this action."})
         if path == ["labels"] and not given:
@@ -313,7 +313,7 @@ class Awx:
                     raise Refused(404, {"detail": "Not found."})
                 return self.associate("/".join(path), kind, given)
             case ["projects" | "inventory_sources" as kind, number, "update"]:
-                self.writes.pop()  # it is no change of what is to be
+                self.writes.pop()  # the request does not change the desired state
                 self.syncs.append(self.one(kind, number)["name"])
                 self.updated.add(int(number))
                 job = {"projects": "project_updates", "inventory_sources": "inventory_updates"}[kind]
@@ -335,7 +335,7 @@ class Awx:
         raise Refused(404, {"detail": "Not found."})
 
     def patch(self, path: list[str], given: Any) -> tuple[int, Any]:
-        """Answer a PATCH."""
+        """Respond to a PATCH request."""
         self.writes.append(f"PATCH {'/'.join(path)}")
         kind, number = path
         one = self.one(kind, number)
@@ -351,7 +351,7 @@ class Awx:
         return 200, self.shown(kind, one)
 
     def delete(self, path: list[str]) -> tuple[int, Any]:
-        """Answer a DELETE."""
+        """Respond to a DELETE request."""
         self.writes.append(f"DELETE {'/'.join(path)}")
         if path[2:] == ["survey_spec"]:
             self.surveys.pop("/".join(path[:2]), None)
@@ -367,7 +367,7 @@ class Awx:
         return 204, None
 
     def drop(self, kind: str, number: int) -> None:
-        """Remove an object, and what goes with it."""
+        """Remove an object, and its dependent objects."""
         for other, name in CASCADES.get(kind, ()):
             for key in [key for key, one in self.objects[other].items() if one[name] == number]:
                 self.drop(other, key)
@@ -379,7 +379,7 @@ class Awx:
 
     @staticmethod
     def definitions() -> dict[tuple[str, str], dict[str, Any]]:
-        """Return the definitions of roles by kind and role; AWX takes any with the same permissions, of any name."""
+        """Return the definitions of roles by kind and role; AWX accepts any name with the same permissions."""
         words = {"execute": ["execute"], "approval": ["approve"], "member": ["member"], "read": []}
         found: dict[tuple[str, str], dict[str, Any]] = {}
         for kind, roles in ROLES.items():
@@ -393,7 +393,7 @@ class Awx:
         return found
 
     def assignments(self) -> list[dict[str, Any]]:
-        """Return the roles that somebody was given, as AWX lists those that came by the older addresses."""
+        """Return role assignments; AWX also lists those made through its older addresses."""
         found = []
         for place, role in self.roles.items():
             kind, number, name = place.split("/")
@@ -417,13 +417,13 @@ class Awx:
         return found
 
     def give(self, role: str, kind: str, name: str, to: str, who: str) -> None:
-        """Give a role by hand, as somebody does on AWX's page."""
+        """Grant a role, as an operator does on AWX's page."""
         place = f"{kind}/{self.named(kind, name)['id']}/{role}"
         number = self.roles.setdefault(place, next(self.numbers))
         self.lists.setdefault(f"roles/{number}/{to}", []).append(self.named(to, who)["id"])
 
     def settled(self, kind: str, given: dict[str, Any], before: Mapping[str, Any] | None) -> dict[str, Any]:
-        """Return what AWX makes of what it was given: defaults of a notification, and null for messages not given."""
+        """Return an object as AWX stores it: with defaults of a notification, and null for missing messages."""
         if kind != "notification_templates":
             return given
         found = dict(given)
@@ -437,7 +437,7 @@ class Awx:
         return found
 
     def associate(self, path: str, kind: str, given: Any) -> tuple[int, Any]:
-        """Put an object into a list of others, or take it out."""
+        """Add an object to an association, or remove it."""
         if set(given) - {"id", "associate", "disassociate"} or given.get("id") not in self.objects[kind]:
             raise Refused(400, {"msg": f"{given} is none of {kind}"})
         there = self.lists.setdefault(path, [])
@@ -449,7 +449,7 @@ class Awx:
         return 204, None
 
     def all(self, kind: str) -> list[tuple[str, dict[str, Any]]]:
-        """Return all objects of a kind, or of the kinds that a template may be."""
+        """Return all objects of a kind, or of all kinds of templates."""
         if kind != "unified_job_templates" and kind not in KINDS:
             raise Refused(404, {"detail": "Not found."})
         kinds = UNIFIED if kind == "unified_job_templates" else (kind,)
@@ -463,7 +463,7 @@ class Awx:
         return found
 
     def fits(self, found: tuple[str, dict[str, Any]], query: Mapping[str, str]) -> bool:
-        """Tell whether an object is among those that a query asks for, such as ``organization__name=x``."""
+        """Return whether an object matches a query such as ``organization__name=x``."""
         kind, one = found
         for path, wanted in query.items():
             if path in ("page_size", "page", "order_by", "address"):
@@ -472,7 +472,7 @@ class Awx:
             at = kind
             for word in path.split("__"):
                 if word == "organization" and word not in KINDS[at]:
-                    # A template of any kind has one, in the end.
+                    # The organization of a template is that of its project or inventory.
                     place, of = ("projects", "project") if "project" in value else ("inventories", "inventory")
                     value = self.objects[place].get(value.get(of), {}).get("organization")
                     at = "organizations"
@@ -492,7 +492,7 @@ class Awx:
         return True
 
     def shown(self, kind: str, one: Mapping[str, Any]) -> dict[str, Any]:
-        """Return an object as the API shows it: with its addresses, without its secrets."""
+        """Return an object in the API's format: with its addresses, without its secrets."""
         number, url = one["id"], f"/api/v2/{kind}/{one['id']}/"
         related = {name: f"{url}{name}/" for name in ASSOCIATED.get(kind, {})}
         summary: dict[str, Any] = {}
@@ -527,10 +527,10 @@ class Awx:
             "summary_fields": {"object_roles": roles, "user_capabilities": may, **summary},
         }
 
-    # What is checked.
+    # Checks.
 
     def checked(self, kind: str, given: Any, before: Mapping[str, Any] | None = None) -> dict[str, Any]:
-        """Return what was given for an object, refused where it is not to be."""
+        """Return the values for an object; invalid ones are refused."""
         fields, wrong = KINDS[kind], {}
         for name, value in given.items():
             if name not in fields:
@@ -578,7 +578,7 @@ class Awx:
         return {one["id"]: one for one in self.objects["credential_types"][number]["inputs"].get("fields", [])}
 
     def check_credential_types(self, one: Mapping[str, Any]) -> None:
-        """Refuse injectors whose names no variable may have, and those that name no input."""
+        """Refuse injectors with names that are no valid variables, or that use unknown inputs."""
         fields = {said["id"] for said in one["inputs"].get("fields", [])}
 
         def walk(part: Any) -> None:
@@ -593,7 +593,7 @@ class Awx:
         walk(one["injectors"].get("extra_vars", {}))
 
     def check_credentials(self, one: Mapping[str, Any]) -> None:
-        """Refuse inputs that the type does not have, and a type without what it requires."""
+        """Refuse inputs that the type does not have, and missing required inputs."""
         fields = self.inputs(one["credential_type"])
         if self.echoes and "ssh_key_data" in one["inputs"]:
             text = f"Invalid certificate or key: {one['inputs']['ssh_key_data'][:100]}..."
@@ -607,27 +607,27 @@ class Awx:
             raise Refused(400, {"inputs": {name: ["required"] for name in missing}})
 
     def check_job_templates(self, one: Mapping[str, Any]) -> None:
-        """Refuse a playbook that the project has not."""
+        """Refuse a playbook that the project does not have."""
         if one["project"] not in self.updated or one["playbook"] not in self.playbooks:
             raise Refused(400, {"playbook": ["Playbook not found for project."]})
         if one["extra_vars"] and not isinstance(json.loads(one["extra_vars"]), dict):
             raise Refused(400, {"extra_vars": ["is not a mapping"]})
 
     def check_workflow_job_template_nodes(self, one: Mapping[str, Any]) -> None:
-        """Refuse answers that the template's survey does not take, and a check where nobody is asked."""
+        """Refuse answers that the template's survey does not accept, and check mode if the template does not prompt."""
         self.check_answers(one["unified_job_template"], one["extra_data"])
         template = self.objects["job_templates"].get(one["unified_job_template"], {})
         if one["job_type"] and not template.get("ask_job_type_on_launch"):
             raise Refused(400, {"job_type": ["Field is not configured to prompt on launch."]})
 
     def check_schedules(self, one: Mapping[str, Any]) -> None:
-        """Refuse a rule that is none, and answers as those of a node."""
+        """Refuse an invalid rule, and invalid answers."""
         if not RRULE.fullmatch(one["rrule"]):
             raise Refused(400, {"rrule": ["Valid DTSTART required in rrule."]})
         self.check_answers(one["unified_job_template"], one["extra_data"])
 
     def check_answers(self, number: Any, answers: Mapping[str, Any]) -> None:
-        """Refuse answers that are none of a survey."""
+        """Refuse answers that a survey does not accept."""
         kind = self.kind_of(number)
         spec = self.surveys.get(f"{kind}/{number}", {}).get("spec", [])
         asked = {one["variable"]: one for one in spec if self.objects[kind][number].get("survey_enabled")}
@@ -644,7 +644,7 @@ class Awx:
                 )
 
     def check_notification_templates(self, one: Mapping[str, Any]) -> None:
-        """Refuse messages that fill in what AWX does not give, and a webhook that is not JSON of a job without data."""
+        """Refuse messages with variables that AWX does not provide, and a webhook message that gives no JSON."""
         from jinja2 import StrictUndefined
         from jinja2.sandbox import ImmutableSandboxedEnvironment
 
@@ -655,7 +655,7 @@ class Awx:
         if missing := must - set(one["notification_configuration"]):
             raise Refused(400, {"__all__": [f"Missing required fields for Notification Configuration: {missing}."]})
         job = {"name": "n", "status": "failed", "artifacts": {}}
-        # What AWX gives a message about an approval, and no more.
+        # The only variables that AWX provides for a message about an approval.
         approval = {"approval_status": "running", "approval_node_name": "n", "workflow_url": "u", "job_metadata": "{}"}
         every: list[tuple[str, dict[str, Any], dict[str, Any]]] = []
         for event, texts in (one["messages"] or {}).items():
@@ -680,7 +680,7 @@ class Awx:
 
 
 def survey(given: Any) -> Any:
-    """Return a survey, refused as AWX refuses it."""
+    """Return a survey; invalid ones are refused as in AWX."""
     if not isinstance(given.get("name"), str) or not isinstance(given.get("description"), str) or not given.get("spec"):
         raise Refused(400, {"error": "name, description or spec"})
     seen: set[str] = set()
@@ -708,7 +708,7 @@ def survey(given: Any) -> Any:
 
 
 def listed(found: list[Any], query: Mapping[str, str]) -> dict[str, Any]:
-    """Return a page of a list; pages are small here, so that every run reads several."""
+    """Return a page of a list; pages are small, so that every run reads several."""
     page, size = int(query.get("page", 1)), min(int(query.get("page_size", 25)), 30)
     more = {**query, "page": page + 1}
     following = f"{query['address']}?{urlencode({k: v for k, v in more.items() if k != 'address'})}"
@@ -720,12 +720,12 @@ def listed(found: list[Any], query: Mapping[str, str]) -> dict[str, Any]:
 
 
 class Handler(BaseHTTPRequestHandler):
-    """Answers one request; a class of its own for each AWX."""
+    """Handles one request; each AWX has its own subclass."""
 
     awx: Awx
 
     def answer(self) -> None:
-        """Answer it, if it brings the token."""
+        """Respond to a request with the right token."""
         parts = urlsplit(self.path)
         path = parts.path.removeprefix("/api/v2/").strip("/").split("/")
         given = json.loads(self.rfile.read(int(self.headers.get("Content-Length") or 0)) or "{}")
@@ -757,7 +757,7 @@ class Handler(BaseHTTPRequestHandler):
         self.wfile.write(body)
 
     def done(self, path: list[str], given: Any, query: dict[str, str]) -> tuple[int, Any]:
-        """Do what is asked for."""
+        """Carry out a request."""
         match self.command:
             case "GET":
                 return 200, self.awx.get(path, query)
@@ -770,12 +770,12 @@ class Handler(BaseHTTPRequestHandler):
     do_GET = do_POST = do_PATCH = do_DELETE = answer
 
     def log_message(self, format: str, *args: Any) -> None:
-        """Say nothing."""
+        """Log nothing."""
 
 
 @contextmanager
 def serve(awx: Awx, context: ssl.SSLContext | None = None) -> Iterator[str]:
-    """Serve an AWX on loopback, with TLS where a context is given; give its address."""
+    """Serve an AWX on loopback, with TLS if a context is given; yield its address."""
     server = ThreadingHTTPServer(("127.0.0.1", 0), type("Answers", (Handler,), {"awx": awx}))
     if context is not None:
         server.socket = context.wrap_socket(server.socket, server_side=True)

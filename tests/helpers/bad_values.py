@@ -1,4 +1,4 @@
-"""Values that are no input of anything, and the check that each gets a sentence."""
+"""Invalid values for any input, and a check that each gets a message."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 from gaudi_serve.core.errors import InputError
 from hypothesis import strategies as st
 
-# What grows as the square of such input takes hours; a busy machine may take seconds for what is quick.
+# With such input, quadratic code takes hours; fast code on a busy machine takes seconds.
 FOREVER_S = 30
 ODD = st.sampled_from([None, "", "x", "8", -1, 0, 1, 3, 10**30, 10**400, 0.5, 1e308, 1e-320, math.nan, math.inf])
 GARBAGE = ODD | st.recursive(
@@ -20,7 +20,7 @@ GARBAGE = ODD | st.recursive(
 
 
 def sentence(function: Callable[[], Any]) -> str:
-    """Return the one line of an InputError, or nothing; anything else that is raised fails the test."""
+    """Return the one-line message of an InputError, or an empty text; any other exception fails the test."""
     try:
         function()
     except InputError as problem:

@@ -1,7 +1,7 @@
-"""A strict BMC with BIOS settings through Redfish, for four makers. It is this project's own: no public mock has them.
+"""A strict BMC with BIOS settings through Redfish, for four makers. It is our own, because no public mock has them.
 
-As real ones it is unkind: it holds few sessions, wants ETags, stages values until a reset, refuses what its registry
-does not have, answers 503 while it starts, and keeps some values from sticking.
+Like real BMCs it has few sessions, requires ETags, stages values until a reset, refuses values outside its registry,
+responds with 503 while it starts, and does not apply some values.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from typing import Any
 
 USER, PASSWORD = "operator", "correct-horse-canary"
 
-# Redfish has sessions, and this; the toolkit's client uses sessions alone.
+# Redfish allows sessions and basic authentication; the toolkit's client uses only sessions.
 BASIC = base64.b64encode(f"{USER}:{PASSWORD}".encode()).decode()
 
 
 def enumeration(name: str, *values: str, **more: Any) -> dict[str, Any]:
-    """Return an attribute with values of their own names."""
+    """Return an enumeration whose displayed texts are the values' names."""
     return {
         **{"AttributeName": name, "Type": "Enumeration", "ReadOnly": False},
         "Value": [{"ValueName": value, "ValueDisplayName": value} for value in values],
@@ -145,12 +145,12 @@ AMI_NAMES = {
 
 
 def spelled(name: str, shown: str) -> str:
-    """Return the registry's own name of a value of AMI's: that of its attribute comes first."""
+    """Return the name of a value in AMI's registry, which begins with its attribute's name."""
     return name + "".join(letter for letter in shown if letter.isalnum())
 
 
-# The names are those of captures. Their values are not public: here a value's name is not what people see, and flags
-# are texts, as in other registries of AMI's.
+# The attribute names are from captures. Their value names are not public: here they differ from the displayed
+# texts, and flags are texts, as in other registries of AMI.
 AMI: dict[str, Any] = {
     "maker": "ZT Systems",
     "model": "Proteus I_Mix",
@@ -176,8 +176,8 @@ MAKERS = {"Dell": DELL, "HPE": HPE, "Supermicro": SUPERMICRO, "AMI": AMI}
 class Box:
     """One system and its BMC.
 
-    stubborn: attributes that a reset gives back what they had. starting: requests that are answered with 503 from now
-    on. most: sessions. shows_pending: it has a settings object. asked: what was requested, as (method, path).
+    stubborn: attributes that keep their old value at a reset. starting: number of further requests with response 503.
+    most: maximum of sessions. shows_pending: whether it has a settings object. asked: requests as (method, path).
     """
 
     about: Mapping[str, Any]
@@ -201,29 +201,29 @@ class Box:
     lock: threading.RLock = field(default_factory=threading.RLock)
 
     def __post_init__(self) -> None:
-        """Begin with the values of the factory."""
+        """Start with the factory values."""
         self.current = dict(self.about["current"]) | self.current
         self.attributes = {one["AttributeName"]: one for one in self.about["attributes"]}
 
     @property
     def dell(self) -> bool:
-        """Tell whether it has a queue of jobs."""
+        """Return whether it has a job queue."""
         return bool(self.about["maker"].startswith("Dell"))
 
     @property
     def settings(self) -> str:
-        """Return the path of what is changed."""
+        """Return the path of the resource to change."""
         paths = self.about["paths"]
         return str(paths["bios"] + paths["settings"] if self.shows_pending else paths["bios"])
 
     def rename(self, old: str, new: str) -> None:
-        """Give an attribute another name, as an update of the firmware does; the version is another one too."""
+        """Rename an attribute, as a firmware update does; this also changes the version."""
         self.attributes[new] = {**self.attributes.pop(old), "AttributeName": new}
         self.current[new] = self.current.pop(old)
         self.bios = "1.5"
 
     def reset(self) -> None:
-        """Start the system again: what is pending becomes current, where nothing keeps it from that."""
+        """Restart the system: pending values become current, except for stubborn attributes."""
         with self.lock:
             self.resets += 1
             scheduled = [one for one in self.jobs if one["JobState"] == "Scheduled"]
@@ -240,7 +240,7 @@ class Box:
             self.starting = 3
 
     def closed(self, name: str) -> bool:
-        """Tell whether the value of another attribute makes this one read-only now."""
+        """Return whether another attribute's value makes this one read-only now."""
         for one in self.about["dependencies"]:
             rule = one["Dependency"]
             term = rule["MapFrom"][0]
@@ -264,27 +264,27 @@ class Box:
 
 
 def error(message: str, identifier: str = "Base.1.8.GeneralError") -> dict[str, Any]:
-    """Return an error as Redfish has it."""
+    """Return an error in Redfish's format."""
     return {"error": {"code": identifier, "@Message.ExtendedInfo": [{"MessageId": identifier, "Message": message}]}}
 
 
 class Handler(BaseHTTPRequestHandler):
-    """Answers for the box of its server."""
+    """Handles requests for the box of its server."""
 
     protocol_version = "HTTP/1.1"
-    # One packet an answer: else each waits for the kernel's acknowledgement.
+    # One packet for each response; otherwise each waits for the kernel's acknowledgement.
     wbufsize, disable_nagle_algorithm = -1, True
     box: Box
 
     def log_message(self, *_: Any) -> None:
-        """Say nothing."""
+        """Log nothing."""
 
     def answer(self, status: int, body: Any = None, **headers: str) -> None:
-        """Send an answer."""
+        """Send a response."""
         text = b"" if body is None else json.dumps(body).encode()
         self.send_response(status)
         if body is not None and "registries/" in self.path.lower() and "file" in self.path and len(text) > 200:
-            # HPE's BMCs send their registries compressed, whether asked for or not.
+            # HPE's BMCs always send their registries compressed.
             text = gzip.compress(text)
             self.send_header("Content-Encoding", "gzip")
         for name, value in headers.items():
@@ -294,12 +294,12 @@ class Handler(BaseHTTPRequestHandler):
         self.wfile.write(text)
 
     def body(self) -> dict[str, Any]:
-        """Return what was sent."""
+        """Return the body of the request."""
         found: dict[str, Any] = json.loads(self.rfile.read(int(self.headers.get("Content-Length") or 0)) or b"{}")
         return found
 
     def begins(self) -> bool:
-        """Note a request; tell whether it is answered: it is not while the BMC starts, and not without a session."""
+        """Record a request; return whether to respond: not while the BMC starts, and not without a session."""
         self.box.asked.append((self.command, self.path))
         if self.box.starting > 0:
             self.box.starting -= 1
@@ -350,7 +350,7 @@ class Handler(BaseHTTPRequestHandler):
                 self.answer(204 if self.box.sessions.pop(self.path, None) else 404)
 
     def do_GET(self) -> None:
-        """Show a resource."""
+        """Return a resource."""
         with self.box.lock:
             if not self.begins():
                 return
@@ -392,7 +392,7 @@ class Handler(BaseHTTPRequestHandler):
             self.staged(given)
 
     def staged(self, given: Mapping[str, Any]) -> None:
-        """Keep what was sent, and answer."""
+        """Store the staged values and respond."""
         box = self.box
         box.sent.append(dict(given["Attributes"]))
         box.pending |= given["Attributes"]
@@ -409,7 +409,7 @@ class Handler(BaseHTTPRequestHandler):
 
 
 def resources(box: Box) -> dict[str, Any]:
-    """Return all resources by their paths in lowercase, without a slash at the end."""
+    """Return all resources by their lowercase paths, without a slash at the end."""
     paths, name = box.about["paths"], box.about["registry"]
     registries, file = "/redfish/v1/Registries", f"/redfish/v1/Registries/{name}/file"
     system = {
@@ -418,7 +418,7 @@ def resources(box: Box) -> dict[str, Any]:
         "Links": {"ManagedBy": [{"@odata.id": paths["manager"]}]},
     }
     bios = {"Id": "Bios", "AttributeRegistry": name, "Attributes": dict(box.current)}
-    # Dell shows what is pending alone, others all values as they will be.
+    # Dell shows only pending values, other makers all future values.
     staged = dict(box.pending) if box.dell else {**box.current, **box.pending}
     found: dict[str, Any] = {
         "/redfish/v1": {
@@ -449,7 +449,7 @@ def resources(box: Box) -> dict[str, Any]:
 
 
 def queue(box: Box, path: str) -> dict[str, Any]:
-    """Return the queue of jobs; one that runs ends after it was looked at some times."""
+    """Return the job queue; a running job ends after several queries."""
     for one in box.jobs:
         if one["JobState"] == "Running":
             box.job_polls -= 1
@@ -461,7 +461,7 @@ def queue(box: Box, path: str) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class Served:
-    """A BMC that answers: its box, where it is, and how it is trusted. control: a plain path that resets its system."""
+    """A running BMC: its box, address and certificate. control: a plain HTTP path that resets its system."""
 
     box: Box
     address: str
@@ -470,13 +470,13 @@ class Served:
     control: str
 
     def variables(self, **more: Any) -> dict[str, Any]:
-        """Return the variables of role bios for it."""
+        """Return the variables of role bios for this BMC."""
         given = {"address": self.address, "user": USER, "password": PASSWORD, "fingerprint": self.fingerprint}
         return {**{f"bios_bmc_{name}": value for name, value in given.items()}, **more}
 
 
 def certificate(folder: Path) -> tuple[Path, Path]:
-    """Return a key and a certificate that it has signed itself, as those of BMCs, for 127.0.0.1."""
+    """Return a key and a self-signed certificate for 127.0.0.1, as BMCs have."""
     key, path = folder / "bmc.key", folder / "bmc.pem"
     argv = ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes"]
     argv += ["-days", "30", "-subj", "/CN=bmc", "-addext", "subjectAltName=IP:127.0.0.1"]
@@ -485,17 +485,17 @@ def certificate(folder: Path) -> tuple[Path, Path]:
 
 
 class Server(ThreadingHTTPServer):
-    """A server to which clients may come that do not trust it."""
+    """A server that accepts clients that do not trust it."""
 
     daemon_threads = True
 
     def handle_error(self, *_: Any) -> None:
-        """Say nothing of a client that has ended the connection."""
+        """Log nothing when a client closes its connection."""
 
 
 @contextlib.contextmanager
 def served(box: Box, key: Path, path: Path) -> Iterator[Served]:
-    """Serve a BMC over TLS, and where tests reset its system, until the end."""
+    """Serve a BMC over TLS, and an address at which tests reset its system."""
     server = Server(("127.0.0.1", 0), type("Of", (Handler,), {"box": box}))
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(path, key)
@@ -503,10 +503,10 @@ def served(box: Box, key: Path, path: Path) -> Iterator[Served]:
 
     class Control(BaseHTTPRequestHandler):
         def log_message(self, *_: Any) -> None:
-            """Say nothing."""
+            """Log nothing."""
 
         def do_POST(self) -> None:
-            """Start the system again."""
+            """Restart the system."""
             box.reset()
             self.send_response(204)
             self.end_headers()

@@ -1,4 +1,4 @@
-"""What a virtual machine shows after a boot."""
+"""The state of a virtual machine after a boot."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from helpers.machine import MODEL, PORT, Machine
 from runs import eventually
 
 TUNED = ["cpufreq.default_governor=performance", "intel_idle.max_cstate=0"]
-# Of the distribution, of a cloud image's drop-in, of the site's own; the drop-in's max_cstate gives way while tuned.
+# From the distribution, a cloud image's drop-in and the site; tuning replaces the drop-in's max_cstate.
 OWN = ["net.ifnames=0", "console=tty0", "console=ttyS0", "panic=30", "mitigations=off"]
 SERVING_S = 900
 
@@ -19,19 +19,19 @@ def cmdline(machine: Machine) -> list[str]:
 
 
 def values(machine: Machine) -> list[str]:
-    """Return NUMA balancing and hugepages as they are live."""
+    """Return the live values of NUMA balancing and hugepages."""
     return machine.ssh("cat /proc/sys/kernel/numa_balancing /proc/sys/vm/nr_hugepages").stdout.split()
 
 
 def menu(machine: Machine) -> list[str]:
-    """Return the kernel arguments of GRUB's first entry; the menu must be whole."""
+    """Return the kernel arguments of GRUB's first entry, after checking that the menu is complete."""
     machine.root("grub-script-check /boot/grub/grub.cfg")
     line = machine.root("grep -m1 vmlinuz /boot/grub/grub.cfg")
     return line.split()[2:]
 
 
 def answer(machine: Machine) -> str:
-    """Return what the model says to a question."""
+    """Return the model's answer to a question."""
     body = {"model": MODEL, "messages": [{"role": "user", "content": "List 3 countries and their capitals."}]}
     url = f"http://127.0.0.1:{PORT}/v1/chat/completions"
     command = f"curl -sS -m 60 -H 'Content-Type: application/json' -d '{json.dumps(body)}' {url}"
@@ -40,7 +40,7 @@ def answer(machine: Machine) -> str:
 
 
 def back(machine: Machine) -> None:
-    """The engine and the model have started by themselves since the boot, and the model answers."""
+    """Assert that the engine and the model have started since the boot, and that the model answers."""
     unit = f"vllm-{MODEL}.service"
     assert machine.root("systemctl is-active docker.service") == "active"
     booted = machine.root("uptime -s")

@@ -1,4 +1,4 @@
-"""For tests: a page in a real Chromium without a screen, what it asks for, what it reports, and who cannot use it."""
+"""A page in headless Chromium: its requests, its errors, and its accessibility problems."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Any, Literal
 import pytest
 
 NAMES = ("chromium", "chromium-browser", "google-chrome")
-# Of its own accord it asks for nothing: each request is one of the page.
+# With these flags, Chromium sends no requests of its own: each request is the page's.
 FLAGS = (
     *("--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking"),
     *("--disable-component-update", "--disable-sync", "--no-sandbox"),
@@ -21,9 +21,9 @@ FLAGS = (
 
 @dataclass
 class View:
-    """A page that is open, and what it has done since.
+    """An open page, and what it has done so far.
 
-    requests: the addresses that it has asked for. errors: what its console calls an error, and what its scripts throw.
+    requests: the addresses that it requested. errors: errors on its console and exceptions of its scripts.
     """
 
     page: Any
@@ -31,27 +31,27 @@ class View:
     errors: list[str] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        """Listen."""
+        """Record requests and errors."""
         self.page.on("request", lambda request: self.requests.append(request.url))
         self.page.on("pageerror", lambda error: self.errors.append(str(error)))
         self.page.on("console", lambda line: self.errors.append(line.text) if line.type == "error" else None)
 
     def violations(self) -> list[str]:
-        """Return what axe-core holds against the page: the rule, and the elements that break it."""
+        """Return the violations that axe-core finds: the rule, and the elements that break it."""
         from axe_playwright_python.sync_playwright import Axe
 
         found = Axe().run(self.page).response["violations"]
         return [f"{rule['id']}: {'; '.join(node['html'][:200] for node in rule['nodes'][:5])}" for rule in found]
 
     def screenshot(self, path: Path, *, whole: bool = False) -> Path:
-        """Write a PNG of what is seen, or of the page to its end, and return its path."""
+        """Write a PNG of the visible part, or of the complete page, and return its path."""
         self.page.screenshot(path=path, full_page=whole)
         return path
 
 
 @dataclass
 class Chromium:
-    """A browser that runs."""
+    """A running browser."""
 
     process: Any
 
@@ -64,7 +64,7 @@ class Chromium:
         size: tuple[int, int] = (1280, 900),
         **options: Any,
     ) -> Iterator[View]:
-        """Open a file or an address in a context of its own; ``options`` are Playwright's of a context."""
+        """Open a file or an address in its own context; ``options`` are Playwright's for a context."""
         viewport = {"width": size[0], "height": size[1]}
         context = self.process.new_context(color_scheme=scheme, viewport=viewport, **options)
         try:
@@ -77,7 +77,7 @@ class Chromium:
 
 @contextlib.contextmanager
 def chromium(*flags: str) -> Iterator[Chromium]:
-    """Start Chromium, and end it; skip the test where this machine has none."""
+    """Start Chromium and stop it at the end; skip the test if this machine has none."""
     program = next(filter(None, map(shutil.which, NAMES)), None)
     if program is None:
         pytest.skip("this machine has no Chromium; scripts/deps installs it on Debian, whose package it is")

@@ -1,4 +1,4 @@
-"""The catalog of the repository, and what of it is for one engine."""
+"""The catalog of the repository, and its entries for one engine."""
 
 from __future__ import annotations
 
@@ -12,5 +12,5 @@ CATALOG = model_catalog([str(FOLDER)])
 
 
 def only_plugin(name: str) -> bool:
-    """Tell whether an entry is of the plugin's own list of validated models."""
+    """Return whether an entry is in the plugin's own list of validated models."""
     return [engine for engine in ENGINES if engine in CATALOG[name]] == ["plugin"]

@@ -1,4 +1,4 @@
-"""A made-up host for the collector of metrics: strict stand-ins of what it calls, and what it has written."""
+"""A simulated host for the metrics collector: strict stand-ins of its programs, and the written metrics."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from typing import Any
 from gaudi_serve.monitoring.metrics import BY_NAME
 
 FOLDER = "var/lib/prometheus/node-exporter"
-# Refuses every option that the collector does not use, and writes down each call.
+# Refuses every option that the collector does not use, and records each call.
 PROGRAM = """#!{python} -SE
 import json, pathlib, sys, time
 root = pathlib.Path({root!r})
@@ -97,7 +97,7 @@ SAMPLE = re.compile(r'([a-z_]+)(?:\{((?:[a-z_]+="(?:[^"\\\n]|\\.)*",?)*)\})? (\S
 class CollectorHost:
     """A root folder with the programs that the collector calls.
 
-    settings: of the collector. state: what systemctl, docker and journalctl say, and ``faults`` of programs by name.
+    settings: of the collector. state: output of systemctl, docker and journalctl, and ``faults`` of programs by name.
     """
 
     root: Path
@@ -105,7 +105,7 @@ class CollectorHost:
     state: dict[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        """Make the programs and folders."""
+        """Create the programs and folders."""
         self.settings |= {"root": str(self.root)}
         self.state = {"units": {}, "containers": {}, "journal": {}, "faults": {}, **self.state}
         (self.root / FOLDER).mkdir(parents=True, exist_ok=True)
@@ -119,28 +119,28 @@ class CollectorHost:
         (self.root / path).write_text(text, encoding="utf-8")
 
     def program(self, name: str, text: str) -> None:
-        """Make a program."""
+        """Create a program."""
         self.put(f"bin/{name}", PROGRAM.format(python=sys.executable, root=str(self.root)) + text)
         (self.root / "bin" / name).chmod(0o755)
 
     def tool(self, path: Path) -> None:
-        """Make the stand-in of a vendor's tool answer here."""
+        """Install the stand-in of a vendor's tool."""
         self.program(path.name, TOOL.format(python=sys.executable, tool=str(path)))
 
     def save(self) -> Path:
-        """Write state and settings, and return the path of these."""
+        """Write state and settings, and return the path of the settings."""
         (self.root / "state.json").write_text(json.dumps(self.state), encoding="utf-8")
         (self.root / "metrics.json").write_text(json.dumps(self.settings), encoding="utf-8")
         return self.root / "metrics.json"
 
     def collect(self, program: ModuleType) -> Written:
-        """Let the collector run once in this process, and return what node exporter would read then."""
+        """Run the collector once in this process, and return the metrics that node exporter would read."""
         program.STUCK.clear()
         assert program.main(self.save()) == 0
         return self.written()
 
     def calls(self) -> list[list[str]]:
-        """Return the calls of programs since the last time."""
+        """Return the calls of programs since the last query."""
         path = self.root / "calls"
         text = path.read_text(encoding="utf-8") if path.exists() else ""
         path.unlink(missing_ok=True)
@@ -151,7 +151,7 @@ class CollectorHost:
         return {path.name: path.read_text(encoding="utf-8") for path in sorted((self.root / FOLDER).glob("*.prom"))}
 
     def written(self) -> Written:
-        """Return all samples; fail where a metric is not in the table, or has another type, help or label there."""
+        """Return all samples; fail if a metric is not in the table, or differs from it in type, help or labels."""
         found: Written = {}
         for text in self.texts().values():
             self.read(text, found)
@@ -178,9 +178,9 @@ class CollectorHost:
 
 
 def of(found: Written, name: str, **labels: str) -> dict[str, float] | float | None:
-    """Return what was written of a metric: one number where it has no further label, by those where it has some.
+    """Return the samples of a metric: one number if it has no further label, otherwise numbers by label values.
 
-    labels: those that are given; of the others the values are the keys, joined by blanks.
+    labels: values to select; the values of the other labels are the keys, joined by blanks.
     """
     some: dict[str, float] = {}
     for (metric, pairs), value in found.items():

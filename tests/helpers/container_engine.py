@@ -1,4 +1,4 @@
-"""A container engine as it is observed."""
+"""The observed state of a container engine."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ DAEMON = json.dumps({"live-restore": True, "runtimes": {"habana": RUNTIME.entry}
 
 
 def live(**more: Any) -> dict[str, Any]:
-    """Return an engine that is all that is wanted."""
+    """Return an engine in the desired state."""
     info = {"runtimes": {"habana": RUNTIME.entry}, "live_restore": True, "data_root": "/var/lib/docker"}
     base = {
         "packages": {"docker.io": "20", "habanalabs-container-runtime": "1.21.3-57"},
@@ -30,7 +30,7 @@ def live(**more: Any) -> dict[str, Any]:
 
 
 def wanted(**more: Any) -> dict[str, Any]:
-    """Return what the role asks for."""
+    """Return the settings that the role requests."""
     base = {"packages": ["docker.io"], "habana": True, "habana_version": "", "habana_repository": {}}
     base |= {"live_restore": True, "data_root": ""}
     texts = {"daemon_json": DAEMON, "habana_config": "c = 1", "proxies": "", "proxies_dropin": "", "proxies_marker": ""}

@@ -1,6 +1,6 @@
-"""A run that is cut off anywhere is completed by the next, and the one after that changes nothing.
+"""Interrupts a run at any point: the next run completes it, and the one after that changes nothing.
 
-Three ways to cut a run off: its process is killed, its connection is, or the machine loses its power.
+A run is interrupted in three ways: its process is killed, its connection is cut, or the machine loses its power.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ KINDS = ("run", "line", "power")
 REACH_S = 3600
 SYSCTL, DAEMON, DROPIN = "/etc/sysctl.d/zz-gaudi-serve.conf", "/etc/docker/daemon.json", "zz-gaudi-serve.cfg"
 OWNERS = {"log-driver": "json-file", "log-opts": {"max-size": "11m"}}
-# What takes its time on a server, a look for other systems or a slow start, takes it here once, and says so.
+# Makes a slow step of real servers, such as a search for other systems or a slow start, slow here too, and reports it.
 SLOW = """#!/bin/sh
 if [ -e /run/slow ]; then rm /run/slow; echo "stage: $(basename $0)" >/dev/ttyS0; sleep 90; fi
 """
@@ -32,11 +32,11 @@ TELL = '#!/bin/sh\nwhile read -r line; do echo "dpkg: $line" >/dev/ttyS0; done\n
 
 @dataclasses.dataclass(frozen=True)
 class Stage:
-    """One place to cut a run off.
+    """One place at which to interrupt a run.
 
-    ``at`` is what the console says there (a pattern), or ``begin`` or ``end`` and a task; ``then`` is a command of the
-    machine's that must succeed after that. ``prepare`` makes sure that the run has that to do. ``outlives``: the
-    run asks again and again what a long task does, and finds it when its line is back.
+    ``at`` is the console output at that place (a pattern), or ``begin`` or ``end`` and a task; ``then`` is a command on
+    the machine that must succeed afterwards. ``prepare`` makes the step necessary. ``outlives``: the run polls a long
+    task, and finds it again after the connection is back.
     """
 
     playbook: str
@@ -49,25 +49,25 @@ class Stage:
 
 
 def untuned(machine: Machine) -> None:
-    """Make the machine one that was never tuned."""
+    """Remove all tuning from the machine."""
     machine.root(f"rm -f {SYSCTL} /etc/default/grub.d/{DROPIN}; update-grub 2>&1")
     machine.root("sysctl -qw vm.nr_hugepages=0 kernel.numa_balancing=1; sync")
 
 
 def slow_grub(machine: Machine) -> None:
-    """Let the next update-grub be slow in its middle."""
+    """Make the next update-grub slow."""
     machine.write("/etc/grub.d/09_slow", SLOW, "0755")
     machine.root("touch /run/slow; sync")
 
 
 def slow_untuned(machine: Machine) -> None:
-    """Make the machine one that was never tuned, whose next update-grub is slow in its middle."""
+    """Remove all tuning from the machine, and make the next update-grub slow."""
     untuned(machine)
     slow_grub(machine)
 
 
 def tuned(machine: Machine) -> None:
-    """The menu is whole and has the arguments, the values are live and persisted."""
+    """Assert that the menu is complete with the arguments, and that the values are live and persistent."""
     machine.root("grub-script-check /boot/grub/grub.cfg")
     lines = machine.root("grep -E 'linux\\s+/boot/vmlinuz' /boot/grub/grub.cfg").splitlines()
     normal = [line.split() for line in lines if " single" not in line]
@@ -81,7 +81,7 @@ def tuned(machine: Machine) -> None:
 
 
 def engineless(machine: Machine) -> None:
-    """Take the engine away; let dpkg tell the console what it does, and the start of the engine be slow."""
+    """Remove the engine; make dpkg report to the console, and the start of the engine slow."""
     machine.write("/usr/local/sbin/tell", TELL, "0755")
     machine.write("/usr/sbin/policy-rc.d", SLOW, "0755")
     machine.root(
@@ -92,13 +92,13 @@ def engineless(machine: Machine) -> None:
 
 
 def slow_engineless(machine: Machine) -> None:
-    """Take the engine away, and let the first start of a service be slow."""
+    """Remove the engine, and make the first start of a service slow."""
     engineless(machine)
     machine.root("touch /run/slow")
 
 
 def engine_whole(machine: Machine) -> None:
-    """Nothing is left half installed, apt works, the engine runs and starts at boot."""
+    """Assert that no package is half installed, apt works, and the engine runs and starts at boot."""
     assert machine.root("dpkg --audit") == ""
     assert machine.root("ls /var/lib/dpkg/updates") == ""
     machine.root("apt-get check -qq; dpkg --verify docker.io apparmor")
@@ -107,7 +107,7 @@ def engine_whole(machine: Machine) -> None:
 
 
 def owners_engine(machine: Machine) -> None:
-    """Let the engine run with its owner's settings alone."""
+    """Run the engine with only its owner's settings."""
     if machine.ssh("command -v dockerd", check=False).returncode != 0:
         run = machine.play("playbooks/runtime.yml")
         assert run.status == 0, run.text
@@ -116,14 +116,14 @@ def owners_engine(machine: Machine) -> None:
 
 
 def merged(machine: Machine) -> None:
-    """The owner's settings are in the file, and the running engine has the toolkit's."""
+    """Assert that the file has the owner's settings, and that the running engine has the toolkit's."""
     assert json.loads(machine.root(f"cat {DAEMON}")) == {**OWNERS, "live-restore": True}
     assert machine.root("docker info --format '{{.LiveRestoreEnabled}}'") == "true"
     assert json.loads(machine.root(f"cat {DAEMON}.before-gaudi-serve")) == OWNERS
 
 
 def serving(machine: Machine) -> None:
-    """Let the model run with another length than the one that is wished for."""
+    """Run the model with another length than the desired one."""
     machine.put_model()
     for name in ("runtime", "models"):
         run = machine.play(f"playbooks/{name}.yml", vllm_models=[wish(machine, max_model_len=512)])
@@ -138,7 +138,7 @@ def wish(machine: Machine, **more: Any) -> dict[str, Any]:
 
 
 def served(machine: Machine) -> None:
-    """The unit, its files and its container are of one wish."""
+    """Assert that the unit, its files and its container match the same model."""
     unit = f"vllm-{MODEL}.service"
     assert machine.root(f"systemctl is-active {unit}") == "active"
     assert machine.root(f"systemctl show {unit} --property=NeedDaemonReload --value") == "no"
@@ -149,7 +149,7 @@ def served(machine: Machine) -> None:
 
 
 def weightless(machine: Machine) -> None:
-    """Put a model of some size where it can be copied from, and nothing where it is wished for."""
+    """Create the source of a model of some size, and remove the desired folder."""
     machine.put_model()
     machine.root(
         f"rm -rf /srv/nfs {WEIGHTS}.partial /data/models/copy*; mkdir -p /srv/nfs; cp -r {WEIGHTS} /srv/nfs/copy;"
@@ -158,7 +158,7 @@ def weightless(machine: Machine) -> None:
 
 
 def fetched(machine: Machine) -> None:
-    """The folder is whole, byte for byte, and nothing else of it is left."""
+    """Assert that the folder is complete, byte for byte, without leftovers."""
     machine.root("cd /srv/nfs/copy; for file in *; do cmp $file /data/models/copy/$file; done")
     assert machine.root("ls -d /data/models/copy*") == "/data/models/copy"
 
@@ -170,7 +170,7 @@ COPIED = {
 STAGES = {
     "update-grub": Stage("playbooks/host.yml", "stage: 09_slow", slow_untuned, tuned),
     "sysctl": Stage("playbooks/host.yml", "end Sysctl | Write the file", untuned, tuned),
-    # dpkg tells first and writes then: only what it has written is there after a cut.
+    # dpkg first reports and then writes, so after a cut only the written data exists.
     "apt-unpack": Stage(
         "playbooks/runtime.yml",
         r"dpkg: status: docker.io\S* half-installed",
@@ -178,7 +178,7 @@ STAGES = {
         engine_whole,
         then="grep -qs half-installed /var/lib/dpkg/updates/*",
     ),
-    # The engine is whole then, what it cannot do without is not.
+    # The engine is complete then, but not its required packages.
     "apt-configure": Stage("playbooks/runtime.yml", "dpkg: processing: configure: apparmor", engineless, engine_whole),
     "apt-start": Stage("playbooks/runtime.yml", "stage: policy-rc.d", slow_engineless, engine_whole),
     "daemon.json": Stage("playbooks/runtime.yml", "end Configure | Write the files", owners_engine, merged),
@@ -198,7 +198,7 @@ STAGES = {
 
 @contextlib.contextmanager
 def held(machine: Machine, stage: Stage) -> Iterator[subprocess.Popen[bytes]]:
-    """Start a run and give it when it has come to its stage; what is left of it is killed."""
+    """Start a run and yield it when it reaches its stage; at the end it is killed."""
     reached, go = machine.folder / "reached", machine.folder / "go"
     for path in (reached, go):
         path.unlink(missing_ok=True)
@@ -227,7 +227,7 @@ def held(machine: Machine, stage: Stage) -> Iterator[subprocess.Popen[bytes]]:
             assert there(), (machine.folder / "cut.log").read_text(encoding="utf-8")
             if stage.then:
                 go.touch()
-                # Over a connection of its own: Ansible's is one of those that are killed.
+                # Use a separate connection, because Ansible's is one of those that are killed.
                 assert eventually(
                     lambda: machine.ssh(f"sudo sh -c '{stage.then}'", check=False).returncode == 0, REACH_S, 0.05
                 )
@@ -240,7 +240,7 @@ def held(machine: Machine, stage: Stage) -> Iterator[subprocess.Popen[bytes]]:
 
 
 def cut_off(machine: Machine, stage: Stage, kind: str) -> str:
-    """Start a run, cut it off at its stage, and return what it has said."""
+    """Start a run, interrupt it at its stage, and return its output."""
     with held(machine, stage) as process:
         if kind == "run":
             os.killpg(process.pid, signal.SIGKILL)
@@ -261,7 +261,7 @@ def cut_off(machine: Machine, stage: Stage, kind: str) -> str:
 
 
 def completes(machine: Machine, stage: Stage) -> None:
-    """The next run does what is left, and the one after that changes nothing."""
+    """Assert that the next run completes the work, and that the one after that changes nothing."""
     run = machine.play(stage.playbook, **stage.extra)
     assert run.status == 0, run.text
     stage.holds(machine)
@@ -270,7 +270,7 @@ def completes(machine: Machine, stage: Stage) -> None:
 
 
 def converges(machine: Machine, name: str, kind: str) -> None:
-    """Cut a run off; the next one completes, and the one after that changes nothing."""
+    """Interrupt a run; assert that the next one completes, and that the one after that changes nothing."""
     stage = STAGES[name]
     stage.prepare(machine)
     begin = time.monotonic()

@@ -1,4 +1,4 @@
-"""For tests: the dashboards of role monitoring, and the queries of their panels."""
+"""The dashboards of role monitoring, and the queries of their panels."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ FILES = sorted(FOLDER.glob("*.json"))
 
 @dataclass(frozen=True)
 class Query:
-    """A query of a panel: where it stands, its expression, and the name of its lines."""
+    """A query of a panel: its place, its expression, and the name of its lines."""
 
     board: str
     panel: str
@@ -36,7 +36,7 @@ def board(path: Path) -> dict[str, Any]:
 
 
 def queries() -> Iterator[Query]:
-    """Give the queries of all panels of all dashboards."""
+    """Yield the queries of all panels of all dashboards."""
     for path in FILES:
         for panel in board(path)["panels"]:
             for target in panel.get("targets", ()):

@@ -1,7 +1,7 @@
-"""For tests: samples of everything that is scraped, as a text of OpenMetrics.
+"""Samples of all scraped metrics, as OpenMetrics text.
 
-Those of vLLM are of recorded pages, all others are made from the tables of metrics: a counter rises by its place in the
-table each step; a gauge is 1, a time lies before the first sample.
+Samples of vLLM come from recorded pages, all others from the tables of metrics: a counter rises at each step by its
+place in the table, a gauge is 1, and a timestamp is before the first sample.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from gaudi_serve.monitoring.metrics import METRICS, REASONS, STATES
 
 from . import recorded
 
-# Values of labels; what is not here has one value, its own name.
+# Values of labels; other labels have one value, their own name.
 VALUES: dict[str, tuple[str, ...]] = {
     "card": ("0", "1"),
     "code": ("2xx", "4xx", "5xx"),
@@ -28,7 +28,7 @@ VALUES: dict[str, tuple[str, ...]] = {
     "port_type": ("internal", "external"),
     "state": ("UP", "DRAIN"),
 }
-# Of what a panel shows only the cases in which something is wrong, or that are otherwise no plain 1.
+# Values of gauges for which panels show only problems, or which are not simply 1.
 GAUGES = {
     "gaudi_serve_card_port_up": 0,
     "habanalabs_nic_port_status": 0,
@@ -38,14 +38,14 @@ GAUGES = {
 
 @dataclass(frozen=True)
 class Times:
-    """When samples were taken, in seconds since 1970."""
+    """The times of samples, in seconds since 1970."""
 
     begin: int
     end: int
     step: int = 30
 
     def __iter__(self) -> Iterator[tuple[int, int]]:
-        """Give the number and the time of each."""
+        """Yield the number and the time of each sample."""
         return enumerate(range(self.begin, self.end + 1, self.step))
 
 
@@ -54,7 +54,7 @@ def _series(name: str, labels: Mapping[str, str]) -> str:
 
 
 def _combinations(labels: tuple[str, ...], target: Mapping[str, str], own: bool = False) -> Iterator[dict[str, str]]:
-    """Give the labels of each series of a metric, with those of its target."""
+    """Yield the labels of each series of a metric, with those of its target."""
     states = {"state": STATES, "reason": (*REASONS, "thermal", "power")} if own else {}
     values = [(target[one],) if one in target else {**VALUES, **states}.get(one, (one,)) for one in labels]
     for found in product(*values):
@@ -62,7 +62,7 @@ def _combinations(labels: tuple[str, ...], target: Mapping[str, str], own: bool 
 
 
 def plain(name: str, kind: str, labels: tuple[str, ...], target: Mapping[str, str], times: Times) -> Iterator[str]:
-    """Give the samples of a gauge or counter."""
+    """Yield the samples of a gauge or counter."""
     for place, found in enumerate(_combinations(labels, target, name.startswith("gaudi_serve_"))):
         for number, time in times:
             value: float = GAUGES.get(name, 1)
@@ -74,7 +74,7 @@ def plain(name: str, kind: str, labels: tuple[str, ...], target: Mapping[str, st
 
 
 def server(page: str, host: str, model: str, times: Times) -> Iterator[str]:
-    """Give the samples of a server that shows a recorded page: what rises grows by the page's value each step."""
+    """Yield the samples of a server with a recorded page: counters grow by the page's value at each step."""
     target = {"job": "vllm", "instance": f"{host}:30001", "host": host, "model": model}
     yield from plain("up", "gauge", (), target, times)
     for sample in recorded.page(page):
@@ -84,12 +84,12 @@ def server(page: str, host: str, model: str, times: Times) -> Iterator[str]:
 
 
 def host(name: str, model: str, times: Times, exporter: bool) -> Iterator[str]:
-    """Give the samples of a host: of node exporter, the collector, and where there is one the vendor's exporter."""
+    """Yield the samples of a host: of node exporter, the collector, and the vendor's exporter if there is one."""
     target = {"job": "node", "instance": f"{name}:9100", "host": name}
     yield from plain("up", "gauge", (), target, times)
     yield from _of_table(NODE, target, times)
     for metric in METRICS:
-        # Where the vendor's exporter is read, the collector has nothing of the cards.
+        # With the vendor's exporter, the collector has no metrics of cards.
         if not (exporter and metric.name.startswith("gaudi_serve_card_")):
             has = {**target, **({"model": model} if "model" in metric.labels else {})}
             yield from plain(metric.name, metric.kind, metric.labels, has, times)
@@ -100,7 +100,7 @@ def host(name: str, model: str, times: Times, exporter: bool) -> Iterator[str]:
 
 
 def gateway(name: str, models: tuple[str, ...], times: Times) -> Iterator[str]:
-    """Give the samples of a gateway that serves models."""
+    """Yield the samples of a gateway that serves models."""
     target = {"job": "haproxy", "instance": f"{name}:8405", "host": name}
     yield from plain("up", "gauge", (), target, times)
     yield from _of_table(HAPROXY, {**target, "proxy": "gateway"}, times, "haproxy_frontend_")
@@ -109,7 +109,7 @@ def gateway(name: str, models: tuple[str, ...], times: Times) -> Iterator[str]:
 
 
 def prometheus(models: tuple[str, ...], times: Times) -> Iterator[str]:
-    """Give the samples that Prometheus has of itself, with what its rules have recorded."""
+    """Yield Prometheus' own samples, with the recordings of its rules."""
     yield from _of_table(PROMETHEUS, {"job": "prometheus", "instance": "prometheus:9090"}, times)
     alert = {"alertname": "EndpointDown", "alertstate": "firing", "severity": "critical", "host": "h"}
     for model in models:

@@ -1,4 +1,4 @@
-"""Made-up hosts with graphics cards below a temporary root, and the vendors' stand-ins that show the same cards."""
+"""Simulated hosts with graphics cards below a temporary root, and stand-ins of the vendors' tools for them."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class GpuHost(Machine):
     log: list[str] = field(default_factory=list)
 
     def answers(self, monkeypatch: pytest.MonkeyPatch, parser: ModuleType) -> None:
-        """Let a parser's module ask the stand-in, which runs in this process: a host is observed by a dozen calls."""
+        """Redirect a parser's calls to the stand-in in this process, because observing a host takes a dozen calls."""
         program = load_program(STANDINS / self.tool)
         monkeypatch.setattr(program, "ROOT", str(self.root))
         (self.root / "proc").mkdir(exist_ok=True)
@@ -56,7 +56,7 @@ class GpuHost(Machine):
 
 
 def journal(argv: list[str], log: list[str]) -> Result:
-    """Answer as journalctl does for the kernel's log, a record a second from midnight on; dmesg is not allowed."""
+    """Respond like journalctl for the kernel's log, one record a second from midnight; dmesg is not allowed."""
     if argv[0] == "dmesg":
         return Result(1, "", "dmesg: read kernel buffer failed: Operation not permitted")
     *words, pattern = argv
@@ -67,7 +67,7 @@ def journal(argv: list[str], log: list[str]) -> Result:
 
 
 def process(root: Path, pid: int, name: str, opened: str, fdinfo: str = "") -> None:
-    """Show a program that has a file open."""
+    """Create a program that has a file open."""
     put(root, f"proc/{pid}/comm", f"{name}\n")
     (root / f"proc/{pid}/fd").mkdir(parents=True, exist_ok=True)
     number = len(list((root / f"proc/{pid}/fd").iterdir()))

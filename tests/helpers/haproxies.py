@@ -1,4 +1,4 @@
-"""For tests: a real HAProxy with the toolkit's configuration, on loopback, in front of servers that stand for vLLM."""
+"""A real HAProxy with the toolkit's configuration on loopback, in front of stand-ins for vLLM."""
 
 from __future__ import annotations
 
@@ -28,16 +28,16 @@ from gaudi_serve.gateway.runtime import VERSION, Runtime
 CHAT = "/v1/chat/completions"
 KEYS = {"alice": "key-of-alice-5f2a", "bob": "key-of-bob-77c1"}
 EVENTS = 10
-TAKES = 4  # requests that a server works on at a time
-GUID = "258EAFA5-E914-47DA-95CA-C5AB0DC85B11"  # of RFC 6455
+TAKES = 4  # concurrent requests of a server
+GUID = "258EAFA5-E914-47DA-95CA-C5AB0DC85B11"  # from RFC 6455
 USAGE = {"prompt_tokens": 7, "completion_tokens": 9}
 
 
 class Vllm(ThreadingHTTPServer):
-    """A server that answers or streams, slowly where set so, and records what it was asked.
+    """A server that answers or streams, optionally slowly, and records its requests.
 
-    seconds: of an answer. fails: every request but /health gets 500. text: of its answers, in place of its own. left:
-    when clients closed their connections before they had an answer.
+    seconds: duration of an answer. fails: every request except /health gets 500. text: text of its answers. left:
+    times at which clients closed their connections before they had an answer.
     """
 
     daemon_threads = True
@@ -53,7 +53,7 @@ class Vllm(ThreadingHTTPServer):
         threading.Thread(target=self.serve_forever, args=(0.05,), daemon=True).start()
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """Say nothing of connections that end in the middle."""
+        """Log nothing when a connection is closed."""
 
 
 class Handler(BaseHTTPRequestHandler):
@@ -64,10 +64,10 @@ class Handler(BaseHTTPRequestHandler):
     at_work = False
 
     def log_message(self, *_: Any) -> None:
-        """Say nothing."""
+        """Log nothing."""
 
     def do_GET(self) -> None:
-        """Be healthy, answer a stored response, or talk both ways."""
+        """Respond to a health check, a stored response, or a WebSocket."""
         if self.path == "/health":
             self.answer({})
         elif "realtime" in self.path:
@@ -85,7 +85,7 @@ class Handler(BaseHTTPRequestHandler):
             self.answer({"id": self.path})
 
     def do_POST(self) -> None:
-        """Answer in one piece, or as events."""
+        """Respond in one piece or as events."""
         if self.headers.get("Transfer-Encoding") == "chunked":
             body = b""
             while size := int(self.rfile.readline(), 16):
@@ -115,20 +115,20 @@ class Handler(BaseHTTPRequestHandler):
             self.finish_one()
 
     def finish_one(self) -> None:
-        """Count the request as done; before its last bytes, since after them the next one may arrive."""
+        """Count the request as done before its last bytes, because the next request may arrive right after them."""
         if self.at_work:
             self.at_work = False
             with self.server.lock:
                 self.server.working -= 1
 
     def record(self, body: bytes) -> None:
-        """Keep what was asked."""
+        """Record the request."""
         headers = {name.lower(): value for name, value in self.headers.items()}
         asked = {"path": self.path, "bytes": len(body), "key": headers.get("authorization"), "headers": headers}
         self.server.asked.append(asked)
 
     def wait(self) -> bool:
-        """Work, and return whether the client is still there."""
+        """Simulate work, and return whether the client is still connected."""
         end = time.monotonic() + self.server.seconds
         while (rest := end - time.monotonic()) > 0:
             readable, _, _ = select.select([self.connection], [], [], rest)
@@ -143,18 +143,18 @@ class Handler(BaseHTTPRequestHandler):
         return True
 
     def answer(self, body: Any, status: int = 200) -> None:
-        """Answer in one piece: headers first, as vLLM's server does."""
+        """Respond in one piece, with the headers first, as vLLM's server does."""
         text = (self.path != "/health" and self.server.text) or json.dumps(body).encode()
         self.send_response(status)
         self.send_header("Content-Type", "application/json")
-        self.send_header("Access-Control-Allow-Origin", "*")  # as vLLM does by default
+        self.send_header("Access-Control-Allow-Origin", "*")  # vLLM's default
         self.send_header("Content-Length", str(len(text)))
         self.end_headers()
         self.finish_one()
         self.wfile.write(text)
 
     def stream(self, asked: dict[str, Any]) -> None:
-        """Send events one after the other."""
+        """Send events one by one."""
         self.send_response(200)
         self.send_header("Content-Type", "text/event-stream")
         self.send_header("Transfer-Encoding", "chunked")
@@ -171,7 +171,7 @@ class Handler(BaseHTTPRequestHandler):
 
 @contextlib.contextmanager
 def servers(number: int) -> Iterator[list[Vllm]]:
-    """Give so many servers, and stop them at the end."""
+    """Yield this number of servers, and stop them at the end."""
     found = [Vllm() for _ in range(number)]
     yield found
     for one in found:
@@ -185,19 +185,19 @@ def client(name: str, models: tuple[str, ...] = (), rate: int = 0) -> Client:
 
 
 def backend(model: str, behind: list[Vllm], **more: Any) -> Backend:
-    """Return a backend of servers here."""
+    """Return a backend of these servers."""
     short = model.rpartition("/")[2].lower()
     found = (Server(f"h{number}.{short}", "127.0.0.1", one.server_port, TAKES) for number, one in enumerate(behind))
     return Backend(model, tuple(found), f"server-key-of-{model}", **more)
 
 
 def _ticks(stat: Path) -> int:
-    """Return the user's and the system's time of a process."""
+    """Return the user and system time of a process."""
     return sum(map(int, stat.read_text().rpartition(")")[2].split()[11:13]))
 
 
 class Front:
-    """A HAProxy, the servers behind it, and requests to it."""
+    """An HAProxy, the servers behind it, and requests to it."""
 
     def __init__(self, folder: Path, backends: tuple[Backend, ...], **more: Any) -> None:
         self.log = folder / "log"
@@ -242,7 +242,7 @@ class Front:
             Path(path).write_text(file.text)
 
     def wait(self, ready: Callable[[], Any], seconds: float = 20) -> None:
-        """Wait until something is so."""
+        """Wait until a condition is true."""
         end = time.monotonic() + seconds
         while True:
             try:
@@ -254,12 +254,12 @@ class Front:
             time.sleep(0.05)
 
     def reload(self) -> None:
-        """Start workers with the files that are there, which take over from the old ones."""
+        """Start workers with the current files, which replace the old ones."""
         servers = [one for backend in self.written.backends for one in backend.servers]
         self.runtime.save(Path(self.gateway.run) / "state", {one.name: (one.address, one.port) for one in servers})
         before, loaded = self.pids(), self.loaded()
         end = time.monotonic() + 20
-        # A master that is about to take its signals over once more loses one that arrives just then.
+        # The HAProxy master loses a signal that arrives while it executes itself again.
         while self.loaded() == loaded or self.pids() == before:
             assert time.monotonic() < end, self.log.read_text()[-2000:]
             self.process.send_signal(signal.SIGUSR2)
@@ -267,17 +267,17 @@ class Front:
                 self.wait(lambda: self.loaded() > loaded and self.pids() != before, 2)
 
     def loaded(self) -> int:
-        """Return how often it logged that it is ready."""
+        """Return how often it has logged that it is ready."""
         return self.log.read_text().count("Loading success.")
 
     def pids(self) -> str:
-        """Return the process that answers at the socket now."""
+        """Return the process that responds at the socket now."""
         return next(line for line in self.runtime.ask("show info").splitlines() if line.startswith("Pid:"))
 
     def cost(self, *asked: Any, enough: float, **more: Any) -> float:
-        """Return the seconds of a processor that the worker takes for a request, the least of three tries.
+        """Return the processor seconds of a worker for a request, the minimum of three attempts.
 
-        ``enough`` ends them: others on the machine make a processor slower, never faster.
+        A value below ``enough`` ends the attempts: other load on the machine makes a processor slower, never faster.
         """
         stat = Path(f"/proc/{self.pids().split()[1]}/stat")
         least = float("inf")
@@ -291,7 +291,7 @@ class Front:
     def ask(
         self, path: str, body: Any = None, key: str | None = KEYS["alice"], **headers: str
     ) -> tuple[int, str, dict[str, str]]:
-        """Return status, text and headers of an answer; ``x_api_key`` is the header x-api-key."""
+        """Return status, text and headers of a response; ``x_api_key`` is the header x-api-key."""
         connection = http.client.HTTPConnection("127.0.0.1", self.gateway.port, timeout=60)
         sent = {name.replace("_", "-"): value for name, value in headers.items()}
         sent = {"Content-Type": "application/json", **({"Authorization": f"Bearer {key}"} if key else {}), **sent}
@@ -312,7 +312,7 @@ class Front:
         return status, error["message"], error["code"]
 
     def send(self, head: str, body: bytes = b"", source: str = "127.0.0.1") -> socket.socket:
-        """Return a connection after it has sent something that may be no complete request."""
+        """Return a connection after it has sent data that may be an incomplete request."""
         connection = socket.create_connection(("127.0.0.1", self.gateway.port), 60, (source, 0))
         connection.sendall(head.replace("\n", "\r\n").encode() + body)
         return connection

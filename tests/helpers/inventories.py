@@ -1,4 +1,4 @@
-"""Variables of an inventory that are right, and the same ones with hostile values in them."""
+"""Valid variables of an inventory, and variants with hostile values."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ SPECS = {
 
 
 def without_old_name(default: Any) -> Any:
-    """Return what a default of a role is where a variable has neither its old name nor its new one."""
+    """Return a role's default when a variable is set under neither its old nor its new name."""
     old = re.match(r"{{ (\w+) \| default\(", default) if isinstance(default, str) else None
     return NativeEnvironment().from_string(default).render() if old and old[1] in ALIASES else default
 
@@ -59,7 +59,7 @@ KEYS = sorted({*INPUTS, *VARIABLES, "vllm_secrets"} - {"vllm_models", "preflight
 
 
 def bent(chance: random.Random, value: Any) -> Any:
-    """Return a value with something hostile in its place, behind its text, or somewhere inside."""
+    """Return a value that is replaced by, extended with, or contains something hostile."""
     hostile, kind = copy.deepcopy(chance.choice(HOSTILE)), chance.random()
     if isinstance(value, str) and value and kind < 0.5:
         return value + str(hostile)[:100]

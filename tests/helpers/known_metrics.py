@@ -1,4 +1,4 @@
-"""For tests: which metrics exist, with which labels, and which of an expression do not."""
+"""The existing metrics with their labels, and the unknown metrics of an expression."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from gaudi_serve.monitoring.metrics import METRICS
 from helpers import promql
 
 OWN = {metric.name: metric.labels for metric in METRICS}
-# Names of one thing in several releases, of which an expression has all.
+# Names of the same metric in several releases; an expression uses all of them.
 SAME = (
     {"vllm:kv_cache_usage_perc", "vllm:gpu_cache_usage_perc"},
     *(
@@ -20,12 +20,12 @@ SAME = (
 
 
 def unknown_metrics(expr: str, release: tuple[int, ...] | None, recorded: Collection[str] = ()) -> list[str]:
-    """Return the metrics of an expression that neither a server of a release has, nor anything else that is scraped.
+    """Return the metrics of an expression that neither a server of a release nor any other target has.
 
     Args:
         expr: the expression.
         release: of vLLM; None for the fork.
-        recorded: what Prometheus records.
+        recorded: names of Prometheus' recordings.
     """
     known = {*engine_metrics(release), *OTHERS, *OWN, *recorded}
     named = promql.names(expr).metrics
@@ -36,6 +36,6 @@ def unknown_metrics(expr: str, release: tuple[int, ...] | None, recorded: Collec
 
 
 def known_labels() -> dict[str, tuple[str, ...]]:
-    """Return the labels of every metric that is scraped, of any release."""
+    """Return the labels of every scraped metric, for all releases."""
     engines = {name: labels for release in (None, *RELEASES) for name, labels in engine_metrics(release).items()}
     return {**engines, **OTHERS, **OWN}

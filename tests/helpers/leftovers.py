@@ -1,4 +1,4 @@
-"""What a host has that a reset may take back."""
+"""The state of a host that a reset may remove."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ STATE = "/var/lib/gaudi-serve"
 
 
 def left(**changes: Any) -> dict[str, Any]:
-    """Return ``gaudi_left`` of a host that the toolkit has never seen, with changes."""
+    """Return ``gaudi_left`` of a host that the toolkit has never changed, with changes."""
     return {
         "records": {},
         "traces": [],
@@ -30,7 +30,7 @@ def left(**changes: Any) -> dict[str, Any]:
 
 
 def runtime(text: str | None, **changes: Any) -> dict[str, Any]:
-    """Return ``gaudi_runtime`` of a host whose engine has taken the toolkit's settings."""
+    """Return ``gaudi_runtime`` of a host whose engine has the toolkit's settings."""
     info = {"live_restore": True, "runtimes": {"habana": RUNTIME.entry, "runc": {}}, "containers_running": 1}
     return {
         **{"daemon_json": text, "daemon_json_mode": "0600", "habana_config": None, "info": info},
@@ -40,7 +40,7 @@ def runtime(text: str | None, **changes: Any) -> dict[str, Any]:
 
 
 def merged(before: str | None) -> str:
-    """Return the daemon.json that the toolkit made of another."""
+    """Return the daemon.json that the toolkit generates from an existing one."""
     return daemon_json(before, True, True, "", "host")
 
 

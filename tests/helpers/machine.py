@@ -1,6 +1,6 @@
-"""A virtual machine with a real boot loader: made, cut off, reached over ssh, and given to the toolkit's playbooks.
+"""A virtual machine with a real boot loader for the toolkit's playbooks; tests reach it over ssh and cut its power.
 
-Where KVM boots no guest, QEMU emulates: a boot takes half a minute then, and every command some tenths of a second.
+If KVM cannot boot a guest, QEMU emulates: a boot then takes half a minute, and each command several tenths of a second.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ from make_weights_hub import CONFIG
 from runs import Run, eventually
 
 PROJECT = Path(__file__).parents[2]
-LIFETIME_S = 4 * 3600  # of one QEMU: longer than all tests
-# None of these is a claim: a machine whose processor others use takes several times as long.
+LIFETIME_S = 4 * 3600  # of one QEMU process: longer than all tests
+# These are generous: on a busy machine everything takes several times as long.
 BOOT_S = 900
 PLAY_S = 3600
 EMULATED = "tcg,thread=multi"
-KVM_BOOT_S = 30  # until the kernel says its first word; with KVM it takes three
+KVM_BOOT_S = 30  # until the kernel's first output; with KVM this takes three seconds
 DIES_WITH_PARENT = 1  # PR_SET_PDEATHSIG
 MODEL, WEIGHTS, PORT, PAGES = "small", "/data/models/small", 8000, 128
 
@@ -38,7 +38,7 @@ MODEL, WEIGHTS, PORT, PAGES = "small", "/data/models/small", 8000, 128
 def wishes(image: str) -> dict[str, Any]:
     """Return the variables of a host without cards that serves one model.
 
-    The serving image's stand-in wants a card: it gets one of a made-up root, in the folder of the weights.
+    The serving image's stand-in needs a card: it gets one of a simulated root, in the folder of the weights.
     """
     model = {
         "name": MODEL,
@@ -58,7 +58,7 @@ def wishes(image: str) -> dict[str, Any]:
 
 
 def images() -> dict[str, str]:
-    """Make what is missing of the disk and the image, and return where they are."""
+    """Create missing disks and images, and return their paths."""
     argv = [str(PROJECT / "molecule/shared/testhosts"), "vm-image"]
     done = subprocess.run(argv, stdout=subprocess.PIPE, text=True, check=True)
     found: dict[str, str] = json.loads(done.stdout)
@@ -66,7 +66,7 @@ def images() -> dict[str, str]:
 
 
 def die_with_parent() -> None:
-    """End with the process that started this one, however that ends."""
+    """End this process when its parent ends, for whatever reason."""
     ctypes.CDLL(None).prctl(DIES_WITH_PARENT, signal.SIGKILL)
 
 
@@ -80,7 +80,7 @@ class Machine:
         self.process: subprocess.Popen[bytes] | None = None
         self.accelerator = EMULATED
         self.port = free_port()
-        # ssh wants a short path for its socket, and pytest's folders are long.
+        # ssh needs a short path for its socket, and pytest's folders are long.
         self.sockets = Path(tempfile.mkdtemp(prefix="gsvm"))
         argv = ["qemu-img", "create", "-q", "-f", "qcow2", "-b", made["disk"], "-F", "qcow2", str(self.disk)]
         subprocess.run(argv, check=True)
@@ -90,7 +90,7 @@ class Machine:
         self.write_inventory(made["standin_image"])
 
     def write_inventory(self, image: str) -> None:
-        """Write the inventory that has this machine as its one host, with the wishes of its owner."""
+        """Write the inventory with this machine as its only host, and its variables."""
         host: dict[str, Any] = {
             **wishes(image),
             "ansible_host": "127.0.0.1",
@@ -105,14 +105,14 @@ class Machine:
 
     @staticmethod
     def ssh_options() -> list[str]:
-        """Return what every ssh gets: no questions, and no memory of hosts."""
+        """Return the options of every ssh: no prompts, and no known hosts."""
         options = ["StrictHostKeyChecking=no", "UserKnownHostsFile=/dev/null", "LogLevel=ERROR", "BatchMode=yes"]
-        # A machine that is cut off says nothing any more; one that is emulated beside others may be silent for a while.
+        # A machine whose power is cut no longer responds; an emulated one may be silent for a while.
         options += ["ConnectTimeout=120", "ServerAliveInterval=10", "ServerAliveCountMax=12"]
         return [word for option in options for word in ("-o", option)]
 
     def argv(self) -> list[str]:
-        """Return QEMU's command line: two processors, each with its memory, a disk, a network to this machine alone."""
+        """Return QEMU's command line: two processors with their memory, a disk, a network with only this machine."""
         ssh_folder, owner = f"/home/{self.user}/.ssh", f"{self.user} {self.user}"
         public = base64.b64encode(self.key.with_suffix(".pub").read_bytes()).decode()
         lines = f"d {ssh_folder} 0700 {owner}\nf+~ {ssh_folder}/authorized_keys 0600 {owner} - {public}\n"
@@ -131,7 +131,7 @@ class Machine:
         return [*argv, "-smbios", f"type=11,value={credential}"]
 
     def start(self) -> None:
-        """Start QEMU and wait until the machine takes commands."""
+        """Start QEMU and wait until the machine accepts commands."""
         with (self.folder / "qemu.log").open("ab") as log:
             self.process = subprocess.Popen(
                 self.argv(),
@@ -146,9 +146,9 @@ class Machine:
         self.wait()
 
     def choose_accelerator(self) -> None:
-        """Take KVM where a guest boots with it: on some machines it is there, and none does.
+        """Choose KVM if a guest boots with it; on some machines KVM exists, but no guest boots.
 
-        What was found is kept beside the disk's image, since the boot that shows nothing takes its time.
+        The result is stored next to the disk's image, because the check takes a while.
         """
         kept = self.image.with_name("vm-accelerator")
         if kept.exists():
@@ -166,16 +166,16 @@ class Machine:
         kept.write_text(self.accelerator + "\n", encoding="ascii")
 
     def wait(self, seconds: float = BOOT_S) -> None:
-        """Wait for an answer: the forwarded port is open long before sshd is."""
+        """Wait for a response: the forwarded port is open long before sshd is."""
         deadline = time.monotonic() + seconds
-        # A login that is given up has cost the emulated machine its time: sshd has to say its first word before.
+        # An abandoned login costs the emulated machine much time, so sshd must send its greeting first.
         while not self.greets() or self.ssh("true", timeout=seconds, check=False).returncode != 0:
             assert self.process and self.process.poll() is None, (self.folder / "qemu.log").read_text(encoding="utf-8")
             assert time.monotonic() < deadline, f"no answer within {seconds:g} s:\n{self.said()[-3000:]}"
             time.sleep(0.5)
 
     def greets(self) -> bool:
-        """Tell whether sshd answers."""
+        """Return whether sshd responds."""
         try:
             with socket.create_connection(("127.0.0.1", self.port), timeout=10) as line:
                 return line.recv(4) == b"SSH-"
@@ -183,14 +183,14 @@ class Machine:
             return False
 
     def cut(self) -> None:
-        """Cut the power: nothing is written any more that was not on the disk."""
+        """Cut the power: only data on the disk survives."""
         if self.process is not None:
             self.process.kill()
             self.process.wait()
             self.process = None
 
     def close(self) -> None:
-        """Cut the power for good, and remove what is large."""
+        """Cut the power permanently, and remove large files."""
         self.cut()
         self.close_connections()
         self.disk.unlink(missing_ok=True)
@@ -207,14 +207,14 @@ class Machine:
         return found
 
     def close_connections(self) -> None:
-        """Kill them, masters too: the line is dead."""
+        """Kill the ssh processes, including masters: the connection is dead."""
         for pid in self.connections():
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
 
     @contextlib.contextmanager
     def no_line(self) -> Iterator[None]:
-        """Kill the connections and let no new one come about: Ansible makes one for the next task otherwise."""
+        """Kill the connections and prevent new ones, because Ansible opens one for the next task."""
         away = self.key.with_suffix(".away")
         self.key.rename(away)
         try:
@@ -224,13 +224,13 @@ class Machine:
             away.rename(self.key)
 
     def said(self) -> str:
-        """Return what the serial console has printed, over all boots."""
+        """Return the output of the serial console over all boots."""
         return self.console.read_text(encoding="utf-8", errors="replace")
 
     def ssh(self, command: str, timeout: float = 600, check: bool = True) -> subprocess.CompletedProcess[str]:
         """Run a shell command as the user."""
         argv = ["ssh", *self.ssh_options(), "-i", str(self.key), "-p", str(self.port), f"{self.user}@127.0.0.1"]
-        # The emulated processors take seconds to agree on keys: once for many commands.
+        # A key exchange takes the emulated processors seconds, so that many commands share one connection.
         argv += ["-o", "ControlMaster=auto", "-o", "ControlPersist=60s", "-o", f"ControlPath={self.sockets}/test"]
         done = subprocess.run(
             [*argv, command], stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=timeout, check=False
@@ -239,18 +239,18 @@ class Machine:
         return done
 
     def root(self, command: str, timeout: float = 900) -> str:
-        """Run a shell command as root and return its output, without the last line's end."""
+        """Run a shell command as root and return its output, without the final line break."""
         quoted = command.replace("'", "'\\''")
         return self.ssh(f"sudo sh -euc '{quoted}'", timeout).stdout.rstrip("\n")
 
     def write(self, path: str, content: str | bytes, mode: str = "0644") -> None:
-        """Write a file as root, and its folder."""
+        """Write a file as root, and create its folder."""
         code = base64.b64encode(content.encode() if isinstance(content, str) else content).decode()
         folder = str(Path(path).parent)
         self.root(f"mkdir -p {folder}; echo {code} | base64 -d >{path}; chmod {mode} {path}")
 
     def put_model(self) -> None:
-        """Put a small model on the disk, and the card that it is served with."""
+        """Write a small model to the disk, and the card that serves it."""
         tensor = {"model.norm.weight": {"dtype": "BF16", "shape": [512], "data_offsets": [0, 1024]}}
         header = json.dumps(tensor).encode()
         content = len(header).to_bytes(8, "little") + header + bytes(1024)
@@ -261,7 +261,7 @@ class Machine:
         self.write(f"{WEIGHTS}/card/dev/accel/accel0", "")
 
     def boot_id(self) -> str:
-        """Return what is another with every boot."""
+        """Return an identifier that changes with every boot."""
         return self.ssh("cat /proc/sys/kernel/random/boot_id").stdout.strip()
 
     def play_argv(self, playbook: str, **extra: Any) -> list[str]:
@@ -272,7 +272,7 @@ class Machine:
         return argv
 
     def environment(self, **more: str) -> dict[str, str]:
-        """Return the environment of a run: the project's settings, connections that live on, and patience."""
+        """Return the environment of a run: the project's settings, persistent connections, and long timeouts."""
         return {
             **os.environ,
             "ANSIBLE_CONFIG": str(PROJECT / "ansible.cfg"),
@@ -286,7 +286,7 @@ class Machine:
 
     def play(self, playbook: str, **extra: Any) -> Run:
         """Run a playbook to its end."""
-        self.close_connections()  # a restart of the machine leaves them dead
+        self.close_connections()  # a restart of the machine breaks them
         begin = time.monotonic()
         done = subprocess.run(
             self.play_argv(playbook, **extra),
@@ -304,14 +304,14 @@ class Machine:
 
 
 def free_port() -> int:
-    """Return a port that nobody listens on now."""
+    """Return a port on which no process listens now."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])
 
 
 def unpacked(archive: Path, target: Path) -> Path:
-    """Unpack a gzip file: the emulated processor would take ten times as long."""
+    """Unpack a gzip file here, because the emulated processor would take ten times as long."""
     with target.open("wb") as out:
         done: IO[bytes] = out
         subprocess.run(["gzip", "--decompress", "--stdout", str(archive)], stdout=done, check=True)

@@ -14,7 +14,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 @cache
 def folder() -> str | None:
-    """Return the folder of the programs, which make test brings; None where no package manager can provide them."""
+    """Return the folder of the programs, which make test downloads; None if no package manager can provide them."""
     if given := os.environ.get("GAUDI_SERVE_MONITORING_TOOLS"):
         return given
     found = subprocess.run([ROOT / "scripts/monitoring-tools"], capture_output=True, text=True, check=False)
@@ -26,7 +26,7 @@ def folder() -> str | None:
 
 
 def tool(name: str) -> str:
-    """Return the path of promtool, prometheus, amtool or another one; skip the test where there is none."""
+    """Return the path of promtool, prometheus, amtool or another tool; skip the test if it is missing."""
     tools = folder()
     if tools is None:
         pytest.skip("this machine has no apt, which brings Prometheus' programs")

@@ -1,4 +1,4 @@
-"""Models that are right, and the same ones with hostile values in them."""
+"""Valid models, and variants with hostile values."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ KEYS = [
 
 
 def wishes() -> list[dict[str, Any]]:
-    """Return three models that are right."""
+    """Return three valid models."""
     lengths = {"input_range": [800, 4096], "output_range": [800, 2048], "max_model_len": 8192}
     own = {"weights": "/data/QwQ-32B", "image": "vllm:1", "max_num_batched_tokens": 8192, **lengths}
     return [
@@ -82,7 +82,7 @@ def mutated(chance: random.Random) -> Any:
 
 
 def nothing_injected(models: list[dict[str, Any]]) -> None:
-    """Read the files of a plan as systemd, the engine and the supervisor do, and find nothing more than was meant."""
+    """Read the files of a plan as systemd, the engine and the supervisor do, and assert that nothing was injected."""
     lines = TEMPLATE.count("\n")
     for path, file in vllm_service_files(models, TEMPLATE).items():
         text = file["content"]

@@ -1,4 +1,4 @@
-"""For tests: a network in which there is loopback and nothing else."""
+"""A network namespace with only loopback."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ NEW_NETWORK = 0x40000000  # CLONE_NEWNET
 
 @contextlib.contextmanager
 def loopback_alone() -> Iterator[bool]:
-    """Leave the machine's network with this thread, its children and their threads; give whether that was allowed."""
+    """Move this thread and its children to a network with only loopback; yield whether that was allowed."""
     libc = ctypes.CDLL(None, use_errno=True)
     before = os.open("/proc/thread-self/ns/net", os.O_RDONLY)
     alone = libc.unshare(NEW_NETWORK) == 0

@@ -1,4 +1,4 @@
-"""What a bundle is fetched from, on loopback: real repositories of apt and git, registries, indexes, and a hub."""
+"""Sources of a bundle on loopback: real repositories of apt and git, registries, indexes, and a hub."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ from helpers.weights_programs import COMMIT, MIB, model, server_module
 MANIFEST = "application/vnd.docker.distribution.manifest.v2+json"
 LIST = "application/vnd.docker.distribution.manifest.list.v2+json"
 LAYER = "application/vnd.docker.image.rootfs.diff.tar"
-# What a file of htpasswd has of the passwords that tests use.
+# The htpasswd entries of the passwords that tests use.
 PASSWORDS = {"canary-of-a-password": "$2b$04$Dec1fvRi.dxIiT3lqkZlpuAqEv99RPlGdwXH2MJJsACjO7F9jf.sy"}
 CONFIG = "application/vnd.docker.container.image.v1+json"
 
 
 class Files(ThreadingHTTPServer):
-    """Files of a folder by http, with parts of them; what was sent is noted."""
+    """Serves the files of a folder over HTTP, with range requests, and counts the bytes sent."""
 
     daemon_threads = True
 
@@ -42,11 +42,11 @@ class Files(ThreadingHTTPServer):
 
     @property
     def url(self) -> str:
-        """The address for a client."""
+        """Return the address for a client."""
         return f"http://127.0.0.1:{self.server_address[1]}"
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """Say nothing of clients that are killed."""
+        """Log nothing when clients are killed."""
 
 
 class _Handler(BaseHTTPRequestHandler):
@@ -54,7 +54,7 @@ class _Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
 
     def log_message(self, *args: Any) -> None:
-        """Say nothing."""
+        """Log nothing."""
 
     def do_GET(self) -> None:
         name = self.path.partition("?")[0].lstrip("/")
@@ -73,14 +73,14 @@ class _Handler(BaseHTTPRequestHandler):
         kind = {".json": "application/json", ".html": "text/html"}.get(path.suffix, "application/octet-stream")
         self.send_header("Content-Type", kind)
         self.end_headers()
-        # Before: who has read it looks at once.
+        # Count before sending, because a client that has read the body checks the count at once.
         self.server.sent[name] = self.server.sent.get(name, 0) + len(body)
         self.wfile.write(body)
 
 
 @contextlib.contextmanager
 def served(server: Any) -> Iterator[Any]:
-    """Let a server answer for a while."""
+    """Run a server until the end of the context."""
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True)
     thread.start()
     try:
@@ -91,7 +91,7 @@ def served(server: Any) -> Iterator[Any]:
 
 
 def run(*argv: str | Path, cwd: Path | None = None, **env: str) -> str:
-    """Run a program that must not fail, and return what it said."""
+    """Run a program that must not fail, and return its output."""
     words = [str(one) for one in argv]
     done = subprocess.run(
         words, cwd=cwd, capture_output=True, text=True, check=False, env={**os.environ, "LC_ALL": "C", **env}
@@ -101,14 +101,14 @@ def run(*argv: str | Path, cwd: Path | None = None, **env: str) -> str:
 
 
 class Apt:
-    """A signed apt repository, at an address of the server."""
+    """A signed apt repository on the server."""
 
     def __init__(self, folder: Path, home: Path) -> None:
         self.folder, self.home = folder, home
         (folder / "pool").mkdir(parents=True)
 
     def add(self, name: str, version: str = "1.0", depends: str = "", size: int = 2000) -> None:
-        """Put a package into it, in place of an older one."""
+        """Add a package, and replace an older version."""
         for old in (self.folder / "pool").glob(f"{name}_*"):
             old.unlink()
         tree = self.folder.with_name("tree")
@@ -122,7 +122,7 @@ class Apt:
         run("dpkg-deb", "--root-owner-group", "-Znone", "-b", tree, self.folder / f"pool/{name}_{version}_amd64.deb")
 
     def sign(self) -> None:
-        """Write its index."""
+        """Write and sign its index."""
         (self.folder / "Packages").write_text(run("apt-ftparchive", "packages", "pool", cwd=self.folder))
         (self.folder / "Release").unlink(missing_ok=True)
         (self.folder / "Release").write_text(run("apt-ftparchive", "release", ".", cwd=self.folder))
@@ -130,13 +130,13 @@ class Apt:
 
 
 def gpg(home: Path, *words: str | Path) -> str:
-    """Run gpg with a keyring of its own."""
+    """Run gpg with its own keyring."""
     return run("gpg", "--homedir", home, "--batch", "--quiet", *words)
 
 
 @contextlib.contextmanager
 def keyring(home: Path) -> Iterator[Path]:
-    """Make a key, and end its agent afterwards."""
+    """Create a key, and stop its agent afterwards."""
     home.mkdir(mode=0o700, parents=True)
     try:
         gpg(home, "--passphrase", "", "--quick-generate-key", "vendor", "ed25519", "sign", "never")
@@ -146,7 +146,7 @@ def keyring(home: Path) -> Iterator[Path]:
 
 
 def wheel(folder: Path, name: str, version: str) -> None:
-    """Write a wheel that has nothing in it but its name."""
+    """Write an empty wheel with this name."""
     project = re.sub(r"[-_.]+", "_", name)
     about = f"{project}-{version}.dist-info"
     text = f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\nLicense: Test-1.0\n"
@@ -170,7 +170,7 @@ def index(folder: Path, pins: Sequence[tuple[str, str]]) -> None:
 
 
 def galaxy(folder: Path, url: str, pins: Sequence[tuple[str, str]]) -> None:
-    """Write what a server of collections answers, as files."""
+    """Write the responses of a collections server as files."""
 
     def say(path: str, value: Any) -> None:
         place = folder / path / "index.json"
@@ -198,7 +198,7 @@ def galaxy(folder: Path, url: str, pins: Sequence[tuple[str, str]]) -> None:
 
 
 def git(folder: Path) -> str:
-    """Make a git repository for plain http, and return its commit."""
+    """Create a git repository for plain HTTP, and return its commit."""
     work = folder.with_suffix(".work")
     who = {"GIT_AUTHOR_NAME": "t", "GIT_AUTHOR_EMAIL": "t", "GIT_COMMITTER_NAME": "t", "GIT_COMMITTER_EMAIL": "t"}
     run("git", "init", "--quiet", "-b", "main", work)
@@ -211,7 +211,7 @@ def git(folder: Path) -> str:
 
 
 def image(folder: Path, layers: Sequence[bytes], labels: Mapping[str, str]) -> str:
-    """Write an image as skopeo reads it from a folder, and return its digest."""
+    """Write an image in skopeo's folder format, and return its digest."""
     folder.mkdir()
 
     def blob(content: bytes, kind: str) -> dict[str, Any]:
@@ -230,7 +230,7 @@ def image(folder: Path, layers: Sequence[bytes], labels: Mapping[str, str]) -> s
 
 
 def image_list(folder: Path, images: Mapping[str, Path]) -> str:
-    """Write images of several architectures as one, and return the digest of their list."""
+    """Write images of several architectures as one, and return the digest of their index."""
     folder.mkdir()
     told = []
     for architecture, one in images.items():
@@ -288,7 +288,7 @@ class Registry:
                 time.sleep(0.02)
 
     def push(self, folder: Path, name: str) -> None:
-        """Put an image into it."""
+        """Push an image to it."""
         words = [
             "--insecure-policy",
             "copy",
@@ -301,7 +301,7 @@ class Registry:
         run("skopeo", *words, f"dir:{folder}", f"docker://{self.name}/{name}")
 
     def stop(self) -> None:
-        """End it."""
+        """Stop it."""
         self.process.terminate()
         self.process.wait(20)
 

@@ -1,4 +1,4 @@
-"""For tests: what the playbooks leave of a fleet that could be one, for its page."""
+"""Results of playbooks for a realistic fleet, for its page."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def planned_host() -> dict[str, Any]:
 
 
 def plan_of(names: list[str], *, restarts: list[str] | None = None) -> dict[str, Any]:
-    """Return the plan of a fleet of such hosts, of which some restart all their models."""
+    """Return the plan of a fleet of such hosts, some of which restart all their models."""
     hosts = {}
     for name in names:
         host = copy.deepcopy(planned_host()["host"])
@@ -62,7 +62,7 @@ def _restart(name: str) -> list[str]:
 
 
 def status_of(plan: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the status of a fleet that serves what is planned."""
+    """Return the status of a fleet that serves as planned."""
     hosts = {}
     for name, host in plan["hosts"].items():
         models = [
@@ -86,7 +86,7 @@ def links(name: str) -> dict[str, Any]:
 
 
 def result(date: str, **more: Any) -> dict[str, Any]:
-    """Return a kept benchmark."""
+    """Return a saved benchmark."""
     figures = {
         "output_tokens_s": 1500.0,
         "ttft_ms": {"median": 90.0, "p99": 210.0},
@@ -144,7 +144,7 @@ def keep_results(folder: Path) -> Path:
 
 
 def fleet_parts() -> dict[str, Any]:
-    """Return plan, status and waves of a fleet of six hosts on which something of everything is the case."""
+    """Return plan, status and waves of a fleet of six hosts that shows all cases."""
     names = [f"gaudi0{number}" for number in range(1, 7)]
     plan = plan_of(names, restarts=names[:4])
     status = status_of(plan)

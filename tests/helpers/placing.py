@@ -12,7 +12,7 @@ from gaudi_serve.plan import place as ledger
 
 
 def machine(device: str = "HL-225", nodes: tuple[int, ...] = (0, 0, 0, 0, 1, 1, 1, 1), **more: Any) -> dict[str, Any]:
-    """Return a host whose card n lies on nodes[n]; a node has 40 cores."""
+    """Return a host whose card n is on nodes[n]; a node has 40 cores."""
     modules = [
         {"module_id": number, "numa_node": node, "in_use": False, "cpus": [f"{node * 40}-{node * 40 + 39}"]}
         for number, node in enumerate(nodes)
@@ -21,19 +21,19 @@ def machine(device: str = "HL-225", nodes: tuple[int, ...] = (0, 0, 0, 0, 1, 1, 
 
 
 def request(name: str, cards: int, module_ids: list[int] | None = None) -> dict[str, Any]:
-    """Return what placement needs of a model."""
+    """Return the placement request of a model."""
     return {"name": name, "weights": "/w", "tensor_parallel_size": cards, "module_ids": module_ids}
 
 
 def running(**cards: list[int]) -> dict[str, Any]:
-    """Return services that hold these cards."""
+    """Return services that use these cards."""
     return {name: {"module_ids": numbers, "active": True} for name, numbers in cards.items()}
 
 
 def place(
     requests: list[dict[str, Any]], host: dict[str, Any], host_nics: bool = False, move_allowed: bool = False
 ) -> tuple[dict[str, list[int]], list[dict[str, Any]], dict[str, list[int]]]:
-    """Return the cards of the models, the errors of those that get none, and the present cards of those that move."""
+    """Return the cards of the models, the errors of models without cards, and the current cards of moved models."""
     specs = [Spec(one) for one in requests]
     found = ledger.place(specs, Host.of({**host, "host_nics": host_nics}), (), move_allowed)
     errors = [
@@ -43,5 +43,5 @@ def place(
 
 
 def disjoint_cores(host: dict[str, Any]) -> dict[int, str]:
-    """Return the cores of cards that the vendor's rule would give the same ones."""
+    """Return distinct cores for cards to which the vendor's rule would give the same ones."""
     return launch.disjoint_cores(Host.of(host))

@@ -1,4 +1,4 @@
-"""Models, hosts and their variables as planning takes them, and what is live where a plan has been carried out."""
+"""Models, hosts and their variables for planning, and the live state after a plan was carried out."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ X86 = {"architecture": "x86_64", "features": ["avx2", "avx512f"]}
 
 
 def host_of(platform: str, **more: Any) -> dict[str, Any]:
-    """Return a host with two devices of a platform, or none where it is a CPU's."""
+    """Return a host with two devices of a platform, or none for a CPU platform."""
     name, mib, capability = DEVICES.get(platform, (None, 0, ""))
     modules = [
         {"module_id": number, "index": number, "device_id": f"GPU-{number}", "name": name, "memory_mib": mib}

@@ -1,4 +1,4 @@
-"""Modules and actions as Ansible loads them: by file, with the shared code under the name that it has on hosts."""
+"""Modules and actions as Ansible loads them: by file, with the shared code under its name on hosts."""
 
 from __future__ import annotations
 
@@ -31,9 +31,9 @@ def load(path: str) -> ModuleType:
 
 
 def acting(plugin: ModuleType, execute: Callable[..., Any], check: bool = False, **args: Any) -> Any:
-    """Return the action of a plugin with its task's arguments; ``execute(module, arguments)`` answers for its host."""
+    """Return the action of a plugin with its task's arguments; ``execute(module, arguments)`` simulates its host."""
 
-    class Action(plugin.ActionModule):  # type: ignore[name-defined,misc]  # found by its file
+    class Action(plugin.ActionModule):  # type: ignore[name-defined,misc]  # loaded by its file
         def _execute_module(self, module_name: str, module_args: dict[str, Any], task_vars: Any = None) -> Any:
             return execute(module_name, module_args)
 
@@ -43,16 +43,16 @@ def acting(plugin: ModuleType, execute: Callable[..., Any], check: bool = False,
 
 
 def run_module(name: str, **arguments: Any) -> dict[str, Any]:
-    """Return the result of a module, run by its file in a process of its own, as on a host.
+    """Return the result of a module, run by its file in a separate process, as on a host.
 
-    In check mode, unless ``_ansible_check_mode`` says something else.
+    It runs in check mode, unless ``_ansible_check_mode`` sets another value.
     """
     start = f"from helpers.plugins import load; load('library/{name}.py').main()"
     return _run(start, {"_ansible_check_mode": True, **arguments})
 
 
 def run_collection_module(collection: str, name: str, **arguments: Any) -> dict[str, Any]:
-    """Return the result of a module of an installed collection, run in a process of its own; it changes things."""
+    """Return the result of an installed collection's module, run in a separate process without check mode."""
     return _run(f"from ansible_collections.{collection}.plugins.modules.{name} import main; main()", arguments)
 
 

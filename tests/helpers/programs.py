@@ -1,4 +1,4 @@
-"""Programs without an ending, as modules."""
+"""Programs without a file extension, as modules."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from types import ModuleType
 
 
 def load_program(path: Path) -> ModuleType:
-    """Return a program as a new module, so that a test may change what is in it."""
+    """Return a program as a new module that a test may change."""
     loader = SourceFileLoader(path.name.replace("-", "_"), str(path))
     spec = importlib.util.spec_from_loader(loader.name, loader)
     assert spec

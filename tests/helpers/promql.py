@@ -1,4 +1,4 @@
-"""For tests: which metrics and labels an expression of PromQL names."""
+"""The metrics and labels of a PromQL expression."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ WORDS = GROUPING | {"and", "or", "unless", "bool", "offset", "atan2", "inf", "na
 
 @dataclass(frozen=True)
 class Selector:
-    """A metric, empty where only labels choose the series, and the labels that the selector compares."""
+    """A metric (empty if only labels select the series), and the labels that the selector compares."""
 
     metric: str
     labels: tuple[str, ...]
@@ -28,7 +28,7 @@ class Selector:
 
 @dataclass(frozen=True)
 class Names:
-    """What an expression names. labels: those by which it groups and matches. texts: its strings."""
+    """The names in an expression. labels: labels for grouping and matching. texts: its strings."""
 
     selectors: tuple[Selector, ...]
     labels: tuple[str, ...]
@@ -44,7 +44,7 @@ def tokens(expr: str) -> list[tuple[str, str]]:
     """Return kind and text of each token.
 
     Raises:
-        ValueError: where the expression has something else.
+        ValueError: if the expression contains anything else.
     """
     found, at = [], 0
     while at < len(expr):
@@ -58,7 +58,7 @@ def tokens(expr: str) -> list[tuple[str, str]]:
 
 
 def names(expr: str) -> Names:
-    """Return what an expression names. That it is well formed is for promtool to tell."""
+    """Return the names in an expression; promtool checks its syntax."""
     parts = [*tokens(expr), ("end", "")]
     selectors, labels = [], []
     at = 0
@@ -85,12 +85,12 @@ AGGREGATIONS = {
 
 
 def _is_call(after: str, text: str) -> bool:
-    """Tell whether a name is a function's, or an aggregation's before its labels."""
+    """Return whether a name is a function, or an aggregation before its labels."""
     return after == "(" or (text in AGGREGATIONS and after in ("by", "without"))
 
 
 def _until(parts: list[tuple[str, str]], at: int, end: str) -> tuple[list[tuple[str, str]], int]:
-    """Return the tokens up to a sign, and the place after it."""
+    """Return the tokens up to a character, and the place after it."""
     stop = next(place for place in range(at, len(parts)) if parts[place][1] == end)
     return parts[at:stop], stop + 1
 

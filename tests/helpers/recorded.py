@@ -1,8 +1,8 @@
-"""For tests: pages /metrics of servers, a file for each engine or release of vLLM, as the server shows them.
+"""Recorded /metrics pages of servers, a file for each engine or release of vLLM.
 
-``fork.prom`` was made by the class of metrics of the fork's branches aice/v1.21.0 and aice/v1.22.0, which show the
-same. The others have the names, labels and limits of the packages of vLLM; the one of 0.33.0 was compared with the
-source of 0.32.0.
+``fork.prom`` comes from the metrics class of the fork's branches aice/v1.21.0 and aice/v1.22.0, which show the same
+page. The others have the names, labels and limits of vLLM's packages; the page of 0.33.0 was compared with the source
+of 0.32.0.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ LABEL = re.compile(r'(\w+)="([^"]*)"')
 
 @dataclass(frozen=True)
 class Sample:
-    """One series of a page: its name, its labels, its value, and whether it rises with time."""
+    """One series of a page: its name, its labels, its value, and whether it rises over time."""
 
     name: str
     labels: dict[str, str]

@@ -1,7 +1,7 @@
-"""For tests: when each alert fires and when it is silent, as samples that promtool plays through the real rules.
+"""Cases in which each alert fires or is silent, as samples that promtool plays through the real rules.
 
 A line of samples is ``JOB METRIC{LABEL=VALUE,...} = VALUES``: the job gives the labels of its targets, and VALUES is
-promtool's notation, one value a minute; in a case of days one value in five minutes.
+promtool's notation, one value a minute; in a case of several days one value in five minutes.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ JOBS = {
     "alertmanager": {"job": "alertmanager", "instance": "p1:9093"},
 }
 LINE = re.compile(r"(\w+) ([\w:]+)(?:\{(.*)\})? = (.+)")
-# What the fork's V0 engine calls otherwise; it has no label engine.
+# Metrics with another name in the fork's V0 engine, which has no label engine.
 ON_THE_FORK = {
     "vllm:kv_cache_usage_perc": "vllm:gpu_cache_usage_perc",
     "vllm:inter_token_latency_seconds": "vllm:time_per_output_token_seconds",
@@ -29,7 +29,7 @@ OBJECTIVES = {"promised": {"ttft_s": 2.5, "itl_s": 0.1, "errors": 0.001}, "qwq":
 
 @dataclass(frozen=True)
 class Case:
-    """One case. minutes: when it is looked at. labels: of the alert that fires beside its severity; None if silent."""
+    """One case. minutes: time of the check. labels: of the firing alert, without severity; None if it is silent."""
 
     alert: str
     what: str
@@ -40,7 +40,7 @@ class Case:
 
     @property
     def step(self) -> int:
-        """Return how many minutes there are between two values."""
+        """Return the minutes between two values."""
         return 5 if self.minutes >= 120 else 1
 
     @property
@@ -49,7 +49,7 @@ class Case:
         return "-".join(one for one in (self.alert, self.what.replace(" ", "_"), self.engine) if one)
 
     def series(self) -> Iterator[tuple[str, str]]:
-        """Give each series with its values."""
+        """Yield each series with its values."""
         for line in self.samples:
             match = LINE.fullmatch(line)
             assert match, line
@@ -69,14 +69,14 @@ MODEL = {"host": "g1", "model": "qwq"}
 STARTING = "node gaudi_serve_model_state{model=qwq,state=starting} = 1x400"
 EXPECTED = "node gaudi_serve_model_expected{model=qwq} = 1x400"
 CARD = {"host": "g1", "card": "3"}
-# Requests enough for a quantile.
+# Enough requests for a quantile.
 BUSY = "vllm vllm:time_to_first_token_seconds_count = 0+60x400"
 ROOT = "{device=/dev/sda1,fstype=ext4,mountpoint=/}"
 SERVER = "{proxy=qwq,server=g1.qwq,state=%s}"
 
 
 def histogram(metric: str, model: str = "qwq", **limits: str) -> tuple[str, ...]:
-    """Return the lines of a histogram: values by limit, ``le_2_5`` for 2.5, ``le_Inf`` for the count too."""
+    """Return the lines of a histogram: values by limit, ``le_2_5`` for 2.5, ``le_Inf`` also for the count."""
     lines = []
     for limit, values in limits.items():
         text = limit.removeprefix("le_").replace("_", ".").replace("Inf", "+Inf")
@@ -90,7 +90,7 @@ def fires(alert: str, what: str, minutes: int, labels: dict[str, str], *samples:
 
 
 def silent(alert: str, what: str, minutes: int, *samples: str) -> Case:
-    """Return a case in which it is silent."""
+    """Return a case in which the alert is silent."""
     return Case(alert, what, minutes, samples)
 
 
@@ -120,7 +120,7 @@ MODELS = (
         *("EndpointDown", "rollout left half-way", 180, MODEL, "vllm up = 0x60", EXPECTED),
         "node gaudi_serve_host_in_rollout = 1x60",
     ),
-    # Its host reboots in the rollout: nothing of it has a sample.
+    # The host reboots during the rollout, so that it has no samples.
     silent(
         *("EndpointDown", "reboot in a rollout", 20, "vllm up = 1x2 0x20"),
         *("node gaudi_serve_host_in_rollout = 1x2 stale", "node gaudi_serve_model_expected{model=qwq} = 1x2 stale"),
@@ -278,7 +278,7 @@ CARDS = (
         f"node gaudi_serve_card_temperature_celsius{OWN} = 60x20",
         f"node gaudi_serve_card_temperature_slowdown_celsius{OWN} = 100x20",
     ),
-    # The exporter writes 0 for what it cannot read.
+    # The exporter writes 0 for unreadable values.
     silent(
         "CardHot",
         "threshold unread",
@@ -418,7 +418,7 @@ HOSTS = (
     silent(
         *("ChangesPending", "changed since", 1500, "node gaudi_serve_fleet_pending_changes{stage=driver} = 2x300"),
         "node gaudi_serve_fleet_status_timestamp_seconds = 60x300",
-        # Four hours ago, when the alert had fired for some.
+        # Four hours ago, when the alert had been firing for a while.
         "node gaudi_serve_host_changed_timestamp_seconds = 30x252 75600x48",
     ),
     fires("LinkValidationFailed", "failed", 20, HOST, "node gaudi_serve_host_validation_passed = 0x30"),
@@ -507,7 +507,7 @@ PROMISED = {"model": "promised"}
 
 
 def burning(title: str, bad: str, good: str, slowly: str) -> Iterator[Case]:
-    """Give the cases of one objective: names of lines by how much is bad."""
+    """Yield the cases of one objective; the arguments are values of the counter of requests within its limit."""
     lines = {"ttft": "time_to_first_token_seconds", "itl": "inter_token_latency_seconds"}
     kind, limit = ("ttft", "le_2_5") if title == "TimeToFirstToken" else ("itl", "le_0_1")
     for pace, minutes, values in (("Fast", 90, bad), ("Slowly", 420, slowly)):
@@ -520,7 +520,7 @@ def burning(title: str, bad: str, good: str, slowly: str) -> Iterator[Case]:
 
 
 def failing() -> Iterator[Case]:
-    """Give the cases of the objective on errors: at a gateway, and at servers without one."""
+    """Yield the cases of the objective on errors: at a gateway, and at servers without one."""
     vllm = "vllm http_requests_total{model=promised,handler=/v1/chat/completions,method=POST,status=%s} = "
     for pace, minutes, bad in (("Fast", 90, "0+2x100"), ("Slowly", 420, "0+1x100")):
         alert = f"ErrorBudgetBurns{pace}"
@@ -535,7 +535,7 @@ BURNS = (
     *burning("TimeToFirstToken", "0+80x100", "0+100x100", "0+92x100"),
     *burning("InterTokenLatency", "0+80x100", "0+100x100", "0+92x100"),
     *failing(),
-    # The hour before was bad; now it is good.
+    # The previous hour was bad; the current one is good.
     silent(
         *("TimeToFirstTokenBudgetBurnsFast", "over", 90),
         *histogram("time_to_first_token_seconds", "promised", le_2_5="0+50x75 3850+100x30", le_Inf="0+100x110"),
@@ -544,7 +544,7 @@ BURNS = (
 
 
 def engines(cases: Iterator[Case] | tuple[Case, ...]) -> Iterator[Case]:
-    """Give each case that reads metrics of vLLM for the plugin's V1 engine, and for the fork's V0."""
+    """Yield each case with metrics of vLLM for the plugin's V1 engine, and for the fork's V0 engine."""
     for case in cases:
         reads = any(" vllm:" in line for line in case.samples)
         yield from (replace(case, engine=engine) for engine in (("v1", "fork") if reads else ("",)))
@@ -554,7 +554,7 @@ TABLE = tuple(engines((*MODELS, *CARDS, *HOSTS, *GATEWAY, *MONITORING, *BURNS)))
 
 
 def kept_silent(case: Case, starting: bool) -> Case:
-    """Return a case that fires, while its host is in a rollout, or its model starts: it must be silent."""
+    """Return a firing case during a rollout of its host or a start of its model, in which it must be silent."""
     steps = case.minutes // case.step
     last = min(steps, 60 // case.step)
     values = f"0x{steps - last} 1x{last}" if steps > last else f"1x{steps}"

@@ -1,4 +1,4 @@
-"""A terminal's screen, as a VT100 draws what is written to it; it refuses what it does not know."""
+"""A VT100 terminal's screen; it refuses unknown sequences."""
 
 from __future__ import annotations
 
@@ -8,20 +8,20 @@ TOKEN = re.compile(r"\x1b\[([\d;]*)([A-Za-z])|\x1b([78D])|([\r\n])|([^\x1b\r\n]+
 
 
 class Screen:
-    """Rows of text, a cursor, and the region that scrolls."""
+    """Rows of text, a cursor, and the scroll region."""
 
     def __init__(self, rows: int, columns: int) -> None:
-        """Begin with an empty screen."""
+        """Start with an empty screen."""
         self.columns = columns
         self.rows = [""] * rows
-        self.above: list[str] = []  # what has scrolled off
+        self.above: list[str] = []  # rows that have scrolled off
         self.row = self.column = 0
         self.saved = (0, 0)
         self.region = (0, rows - 1)
 
     @property
     def whole(self) -> bool:
-        """Tell whether all rows scroll."""
+        """Return whether all rows scroll."""
         return self.region == (0, len(self.rows) - 1)
 
     @property
@@ -31,14 +31,14 @@ class Screen:
         return rows[: max((place for place, row in enumerate(rows, 1) if row), default=0)]
 
     def resize(self, rows: int, columns: int) -> None:
-        """Change the size as xterm does: the row of the cursor stays to be seen, and all rows scroll."""
+        """Change the size as xterm does: the row of the cursor stays visible, and all rows scroll."""
         cut = max(0, self.row - rows + 1)
         self.above += self.rows[:cut]
         self.rows = (self.rows[cut:] + [""] * rows)[:rows]
         self.row, self.columns, self.region = self.row - cut, columns, (0, rows - 1)
 
     def feed(self, text: str) -> None:
-        """Draw what is written."""
+        """Draw a text."""
         place = 0
         while place < len(text):
             token = TOKEN.match(text, place)

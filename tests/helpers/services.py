@@ -1,4 +1,4 @@
-"""Units and files of models as they are observed, and what is left to do to them."""
+"""Observed units and files of models, and their pending changes."""
 
 from __future__ import annotations
 
@@ -39,6 +39,6 @@ def live(models: list[dict[str, Any]], **changed: Any) -> dict[str, Any]:
 
 
 def changes(models: list[dict[str, Any]], state: dict[str, Any]) -> dict[str, Any]:
-    """Return what is left to do."""
+    """Return the pending changes."""
     files = service.vllm_service_files(models, TEMPLATE)
     return service.vllm_service_changes(models, state, files, SUPERVISOR)

@@ -1,4 +1,4 @@
-"""A model that serves, for each engine."""
+"""A serving model for each engine."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from gaudi_serve.plan.host import vllm_plan
 from helpers.plans import gaudi_host, model
 
 CPU = {"accelerator": "cpu", "modules": [], "device_name": None, "ip": "10.0.0.9", "interface": "eth0"}
-# A serving model of each engine, whose user has written options in an order that is not that of their names: such a
-# model is the one whose live order is kept.
+# A serving model of each engine, with options in an order that is not alphabetical, because a running model keeps its
+# live order.
 ADDED = {"tool_call_parser": "hermes", "enable_auto_tool_choice": True, "seed": 3}
 QWQ = model(port=30001, env={"B": "1"}, recipe_cache_path="/data/cache", **ADDED)
 SERVING: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {

@@ -1,4 +1,4 @@
-"""A made-up Gaudi host below a temporary root, for the stand-ins that run as programs of their own."""
+"""A simulated Gaudi host below a temporary root, for stand-ins that run as separate programs."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ STANDINS = SHARED / "standins"
 
 
 def init_module() -> ModuleType:
-    """Import the first process of a test host, which makes the state of the cards."""
+    """Import the first process of a test host, which creates the state of the cards."""
     return load_program(SHARED / "hostimage/testhost-init")
 
 
 class Host:
-    """A root folder with cards, and the stand-ins run below it."""
+    """A root folder with cards, and the stand-ins that run below it."""
 
     def __init__(self, root: Path) -> None:
         self.root = root
@@ -42,20 +42,20 @@ class Host:
             self.add_port(f"hlib_{index}", f"uverbs{index}")
 
     def save(self) -> None:
-        """Write the state, after a test has changed it."""
+        """Write the state after a change by a test."""
         path = self.root / "etc/gaudi-sim/state.json"
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(json.dumps(self.state), encoding="utf-8")
 
     def add_node(self, index: int) -> None:
-        """Make a card's nodes; a link to a real one needs no privilege."""
+        """Create a card's nodes; a link to a real one needs no privilege."""
         (self.root / "dev/infiniband").mkdir(exist_ok=True)
         for name in (f"accel/accel{index}", f"accel/accel_controlD{index}", f"infiniband/uverbs{index}"):
             (self.root / "dev" / name).unlink(missing_ok=True)
             (self.root / "dev" / name).symlink_to("/dev/null")
 
     def add_port(self, name: str, verbs: str) -> None:
-        """Show what the driver shows of a card's ports: `hlib_N`, or `hbl_N` of newer ones."""
+        """Create a card's ports as the driver shows them: `hlib_N`, or `hbl_N` in newer ones."""
         device = self.root / "sys/class/infiniband" / name / "device"
         (device / "infiniband_verbs" / verbs).mkdir(parents=True)
         (device / "net").mkdir()
@@ -68,7 +68,7 @@ class Host:
             self.add_node(index)
 
     def environment(self, **more: str) -> dict[str, str]:
-        """Return the environment of a stand-in: nothing of this machine but PATH."""
+        """Return the environment of a stand-in; PATH is the only variable of this machine."""
         clean = {"PATH": os.environ["PATH"], "PYTHONDONTWRITEBYTECODE": "1"}
         return {**clean, "PYTHONPATH": str(STANDINS / "serving"), "GAUDI_SIM_ROOT": str(self.root), **more}
 

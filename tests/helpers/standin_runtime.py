@@ -17,12 +17,12 @@ def create(host: Any, bundle: Path, *environment: str) -> tuple[Any, dict[str, A
 
 
 def behave_as(host: Any, version: str) -> None:
-    """Let runtime and hook be of a version."""
+    """Set the version of the runtime and its hook."""
     host.state["container_runtime"] = version
     host.save()
 
 
 def hooked(host: Any, bundle: Path) -> Any:
-    """Run the hook for the bundle as the runtime has left it."""
+    """Run the hook for the runtime's bundle."""
     state = json.dumps({"bundle": str(bundle), "pid": 1})
     return host.run("habana-container-hook", "createRuntime", stdin=state)

@@ -50,13 +50,13 @@ class Server:
             return problem.code, problem.read().decode()
 
     def stop(self) -> int:
-        """End it as Docker does."""
+        """Stop it as Docker does."""
         self.process.send_signal(signal.SIGTERM)
         return self.process.wait(timeout=10)
 
 
 def multimodal(weights: Path, kind: str) -> Path:
-    """Make the model one of this kind."""
+    """Change the model to one of this kind."""
     config = json.loads((weights / "config.json").read_text(encoding="ascii"))
     (weights / "config.json").write_text(json.dumps({**config, "model_type": kind}), encoding="ascii")
     return weights

@@ -1,4 +1,4 @@
-"""For tests: a server that talks as vLLM does, word by word, and fails in the ways that real ones do."""
+"""A server that streams words as vLLM does, and fails in the same ways as real servers."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from typing import Any
 class Talker(ThreadingHTTPServer):
     """One server.
 
-    words: of its answers. pause_s: between two words. silent_s: before the first. breaks_after: words, after which it
-    closes the connection; None for never. status: of its answers. error: text of an event in place of the answer.
-    asked: the bodies of requests. left: requests whose clients closed the connection before the end.
+    words: of its answers. pause_s: between two words. silent_s: before the first. breaks_after: number of words after
+    which it closes the connection; None for never. status: of its responses. error: text of an event that replaces the
+    answer. asked: the bodies of requests. left: requests whose clients closed the connection before the end.
     """
 
     daemon_threads = True
@@ -32,7 +32,7 @@ class Talker(ThreadingHTTPServer):
         threading.Thread(target=self.serve_forever, args=(0.05,), daemon=True).start()
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """Say nothing of connections that end in the middle."""
+        """Log nothing when a connection is closed."""
 
 
 class _Handler(BaseHTTPRequestHandler):
@@ -40,14 +40,14 @@ class _Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
 
     def log_message(self, *_: Any) -> None:
-        """Say nothing."""
+        """Log nothing."""
 
     def do_GET(self) -> None:
-        """Be healthy."""
+        """Respond to a health check."""
         self._whole(200, {})
 
     def do_POST(self) -> None:
-        """Answer in events."""
+        """Respond with events."""
         self.server.asked.append(json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
         self.server.working += 1
         try:
@@ -89,7 +89,7 @@ class _Handler(BaseHTTPRequestHandler):
         self.wfile.write(b"0\r\n\r\n")
 
     def _alive(self) -> None:
-        """Raise OSError where the client has closed the connection."""
+        """Raise OSError if the client has closed the connection."""
         self.connection.setblocking(False)
         try:
             if self.connection.recv(1) == b"":
@@ -116,7 +116,7 @@ class _Handler(BaseHTTPRequestHandler):
 
 @contextlib.contextmanager
 def talkers(number: int) -> Iterator[list[Talker]]:
-    """Give so many servers, and stop them at the end."""
+    """Yield this number of servers, and stop them at the end."""
     found = [Talker() for _ in range(number)]
     yield found
     for one in found:

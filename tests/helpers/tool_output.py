@@ -1,4 +1,4 @@
-"""What the vendor's tools print."""
+"""Output of the vendor's tools."""
 
 from __future__ import annotations
 

@@ -17,7 +17,7 @@ FILE = Path(__file__).parents[1] / "unit/golden/azure_llm_2023_conv.csv.gz"
 
 
 def azure(speed: float = 1) -> list[dict[str, Any]]:
-    """Return the trace as hpu_bucket_plan takes it, at so many times its speed."""
+    """Return the trace in the format of hpu_bucket_plan, at a multiple of its speed."""
     with gzip.open(FILE, "rt", encoding="utf-8") as lines:
         rows = list(csv.DictReader(lines))
     times = [datetime.fromisoformat(row["TIMESTAMP"][:26]).timestamp() for row in rows]

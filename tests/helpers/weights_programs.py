@@ -1,4 +1,4 @@
-"""The programs that fetch and serve weights, run on made-up hosts."""
+"""The programs that fetch and serve weights, run on simulated hosts."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ def server_module() -> Any:
 
 
 def noise(length: int, seed: int) -> bytes:
-    """Return bytes that repeat nowhere."""
+    """Return bytes without repetitions."""
     return random.Random(seed).randbytes(length)  # noqa: S311 - these are not secrets
 
 
 def model(folder: Path, seed: int = 0, size: int = MIB) -> Path:
-    """Make a small model of two shards."""
+    """Create a small model of two shards."""
     (folder / "sub").mkdir(parents=True)
     (folder / "config.json").write_text('{"model_type": "qwen2"}')
     (folder / "sub/vocab.txt").write_text("a\nb\n")
@@ -46,13 +46,13 @@ def model(folder: Path, seed: int = 0, size: int = MIB) -> Path:
 
 
 def contents(folder: Path) -> dict[str, bytes]:
-    """Return a folder's files, the toolkit's own left out."""
+    """Return a folder's files, without the toolkit's own."""
     files = {path.relative_to(folder).as_posix(): path for path in folder.rglob("*") if path.is_file()}
     return {name: path.read_bytes() for name, path in files.items() if not name.startswith(".gaudi-serve")}
 
 
 class Host:
-    """The program on a made-up host."""
+    """The program on a simulated host."""
 
     def __init__(self, folder: Path, source: dict[str, Any]) -> None:
         self.folder, self.target = folder, folder / "data/QwQ-32B"
@@ -65,7 +65,7 @@ class Host:
         """Start the program."""
         limit = changed.pop("limit", None)
         environment = {**os.environ, "HOME": str(self.folder), "NO_PROXY": "127.0.0.1", "no_proxy": "127.0.0.1"}
-        # ModelScope's client asks four times for a list, with pauses of up to eight seconds.
+        # ModelScope's client requests a list four times, with pauses of up to eight seconds.
         environment["MODELSCOPE_REPO_TREE_PAGE_RETRY_MAX_DELAY_SECONDS"] = "1"
         process = subprocess.Popen(
             [sys.executable, PROGRAM],
@@ -76,7 +76,7 @@ class Host:
             env=environment,
         )
         if limit:
-            # It waits for its job meanwhile.
+            # The program waits for its job in the meantime.
             resource.prlimit(process.pid, resource.RLIMIT_FSIZE, (limit, limit))
         assert process.stdin is not None
         process.stdin.write(json.dumps({**self.job, **changed}))
@@ -93,7 +93,7 @@ class Host:
         return result
 
     def written(self) -> int:
-        """Return how many bytes of shards are there."""
+        """Return the bytes of shards that are already written."""
         shards = self.partial.rglob("*model-*") if self.partial.exists() else []
         total = 0
         for path in shards:
@@ -104,13 +104,13 @@ class Host:
         return total
 
     def begun(self, process: subprocess.Popen[str]) -> None:
-        """Wait until the first shard is on its way."""
+        """Wait until the download of the first shard has begun."""
         while not (self.partial.exists() and list(self.partial.rglob("*model-*"))):
             assert process.poll() is None, "it ended before it was seen"
             time.sleep(0.002)
 
     def kill_at(self, part: float, total: int) -> None:
-        """Kill the program when so much is there."""
+        """Kill the program after this part was downloaded."""
         with self.start(parallel=1) as process:
             while self.written() < part * total:
                 assert process.poll() is None, "it ended before it was killed"
@@ -125,7 +125,7 @@ class Host:
 
 
 def alone(host: Host, original: Path) -> None:
-    """Assert that the target is the original, and nothing is left beside it."""
+    """Assert that the target equals the original, without leftovers."""
     assert contents(host.target) == contents(original)
     assert [path.name for path in host.target.parent.iterdir()] == ["QwQ-32B"]
     assert {path.name for path in host.target.iterdir()} >= {"config.json", "sub", ".gaudi-serve-weights.json"}
@@ -137,7 +137,7 @@ NEEDS_ROOT = pytest.mark.skipif(os.geteuid() != 0, reason="only root may mount a
 
 @contextlib.contextmanager
 def mounted(folder: Path, size: str) -> Iterator[Path]:
-    """Mount a small file system for a while."""
+    """Mount a small file system until the end of the context."""
     folder.mkdir()
     subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", folder], check=True)
     try:
@@ -147,7 +147,7 @@ def mounted(folder: Path, size: str) -> Iterator[Path]:
 
 
 def in_process_list(secret: str) -> bool:
-    """Tell whether a text stands in the command of any process."""
+    """Return whether a text is in the command line of any process."""
     for path in Path("/proc").glob("[0-9]*/cmdline"):
         with contextlib.suppress(FileNotFoundError, ProcessLookupError):
             if secret.encode() in path.read_bytes():

@@ -1,1 +1,1 @@
-"""The objects of an AWX that runs these playbooks: templates, surveys, workflows, schedules, permissions, as code."""
+"""The AWX objects for these playbooks as code: templates, surveys, workflows, schedules, permissions."""

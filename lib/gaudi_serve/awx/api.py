@@ -1,4 +1,4 @@
-"""A client of AWX's API: it waits for slow answers, and every failure is one sentence."""
+"""A client of AWX's API: it retries while AWX is busy, and reports each failure in one message."""
 
 from __future__ import annotations
 
@@ -25,35 +25,35 @@ Object = dict[str, Any]
 Listed = list[Object]
 TESTED = "24.6.1"
 OLDEST = 24  # the first release with role assignments at /api/v2/role_user_assignments/
-TIMEOUT_S = 120.0  # a request; a loaded AWX takes longer than a minute for a list
+TIMEOUT_S = 120.0  # of a request; a busy AWX takes more than a minute for a list
 JOB_S = 1800.0  # an update of a project or an inventory
 RETRIES = 5
 PAUSE_S = 2.0
 BUSY = (429, 502, 503, 504)
-READERS = 4  # requests at a time
+READERS = 4  # concurrent requests
 LAST_LINES = 15  # of the output of a failed update
 VARIABLES = "CONTROLLER_HOST, and CONTROLLER_OAUTH_TOKEN or CONTROLLER_USERNAME and CONTROLLER_PASSWORD"
 
 
 class AwxError(Exception):
-    """AWX cannot be reached, or refuses something. The message is one sentence without secrets."""
+    """AWX cannot be reached or refuses a request. The message is one line without secrets."""
 
 
 class Refused(AwxError):
-    """AWX answers a request with an error. ``status`` is the HTTP status."""
+    """AWX responds to a request with an error. ``status`` is the HTTP status."""
 
     def __init__(self, status: int, message: str) -> None:
         super().__init__(message)
         self.status = status
 
 
-# An answer about one of these may repeat a part of a secret.
+# Error responses for these objects may repeat a part of a secret.
 SECRETIVE = re.compile(r"/api/v2/(credentials|notification_templates)/?")
 
 
 @dataclass(frozen=True)
 class Login:
-    """Address and credentials of an AWX. Without ``verify`` its certificate is not checked."""
+    """Address and credentials of an AWX. If ``verify`` is false, its certificate is not checked."""
 
     host: str
     token: str = field(default="", repr=False)
@@ -63,10 +63,10 @@ class Login:
 
     @classmethod
     def of(cls, environment: Mapping[str, str]) -> Login:
-        """Return the login that the environment names.
+        """Return the login from environment variables.
 
         Raises:
-            InputError: for a variable that is missing or has a wrong value.
+            InputError: for a missing or invalid variable.
         """
         values = {
             name: environment.get(f"CONTROLLER_{name}") or environment.get(f"TOWER_{name}") or ""
@@ -89,7 +89,7 @@ class Login:
         return cls(host.rstrip("/"), values["OAUTH_TOKEN"], values["USERNAME"], values["PASSWORD"], is_true(verify))
 
     def with_token(self, token: str) -> Login:
-        """Return a login of another user at the same AWX."""
+        """Return the login of another user at the same AWX."""
         return Login(self.host, token, verify=self.verify)
 
     def header(self) -> str:
@@ -114,10 +114,10 @@ class Api:
         self.opener = urllib.request.build_opener(_StayHere, *tls)
 
     def get(self, path: str, **query: Any) -> Object:
-        """Return what a GET answers; a busy AWX is asked again.
+        """Return the response to a GET request; it is repeated while AWX is busy.
 
         Raises:
-            AwxError: for an answer that is not an object.
+            AwxError: if the response is not an object.
         """
         found = self.send("GET", path + (f"?{urllib.parse.urlencode(query)}" if query else ""))
         if not isinstance(found, dict):
@@ -129,7 +129,7 @@ class Api:
         return self.results(self.get(path, page_size=200, **query), path)
 
     def results(self, page: Object, path: str) -> Listed:
-        """Return the objects of a page of a list, and of all that follow it."""
+        """Return the objects on a page of a list and on all following pages."""
         found: Listed = []
         while True:
             objects = page.get("results")
@@ -141,23 +141,23 @@ class Api:
             page = self.get(str(page["next"]))
 
     def odd(self, method: str, path: str) -> AwxError:
-        """Return the error for an answer of another shape than AWX's."""
+        """Return the error for a response that does not have AWX's format."""
         return AwxError(f"{self.login.host}: the answer to {method} {path} is not as AWX answers; is this an AWX?")
 
     def many(self, paths: Iterable[str]) -> dict[str, Object]:
-        """Return what GETs of several paths answer, by path; a few at a time."""
+        """Return the responses to GET requests by path, with a few requests at a time."""
         wanted = list(dict.fromkeys(paths))
         with ThreadPoolExecutor(READERS) as readers:
             return dict(zip(wanted, readers.map(self.get, wanted), strict=True))
 
     def send(self, method: str, path: str, body: Any = None) -> Any:
-        """Return what a request answers; None for an empty answer.
+        """Return the response to a request; None for an empty response.
 
-        Only a request that may be sent twice is sent again after a failure on the way.
+        After a connection failure, only requests that may safely be sent twice are repeated.
 
         Raises:
-            Refused: for an answer that is an error.
-            AwxError: where no answer comes.
+            Refused: for an error response.
+            AwxError: if there is no response.
         """
         text = path if path.startswith("/") else f"/api/v2/{path}"
         url = self.login.host + (text if "?" in text or text.endswith("/") else f"{text}/")
@@ -170,7 +170,7 @@ class Api:
                 with self.opener.open(request, timeout=self.timeout_s) as answer:
                     return _read(answer.read(), url)
             except urllib.error.HTTPError as problem:
-                # Busy means that a proxy has not passed it on; a gateway's timeout may mean that it was done.
+                # Busy means that a proxy did not forward the request. After a gateway timeout it may have been done.
                 again = problem.code in BUSY and (method == "GET" or problem.code in (429, 503))
                 if last or not again:
                     raise self._refused(method, text, problem) from None
@@ -180,7 +180,7 @@ class Api:
                 if last or not again or isinstance(reason, ssl.SSLCertVerificationError):
                     raise AwxError(self._unreachable(reason)) from None
             except ValueError:
-                # Its text may repeat a header, and the token with it.
+                # The exception's text may contain a header and so the token.
                 raise AwxError(f"{self.login.host}: {method} {one_line(text)[:200]} cannot be sent") from None
             time.sleep(self.pause_s * (attempt + 1))
         raise AssertionError
@@ -213,7 +213,7 @@ class Api:
         """Wait until an update of a project or an inventory has ended.
 
         Raises:
-            AwxError: where it failed, with the end of its output, or takes too long.
+            AwxError: if it failed, with the end of its output, or takes too long.
         """
         end = time.monotonic() + timeout_s
         while not (found := self.get(job)).get("finished"):
@@ -229,10 +229,10 @@ class Api:
 
 
 class _StayHere(urllib.request.HTTPRedirectHandler):
-    """Follows no redirect: the token would go with it to any host, and a POST would become a GET."""
+    """Refuses redirects: they would send the token to any host, and a POST would become a GET."""
 
     def redirect_request(self, *_: Any) -> None:
-        """Return no request, so that a redirect is an answer that is an error."""
+        """Return None, so that a redirect counts as an error response."""
 
 
 def _read(body: bytes, url: str) -> Any:
@@ -243,26 +243,26 @@ def _read(body: bytes, url: str) -> Any:
 
 
 def _target(url: str, location: str) -> str:
-    """Return the AWX that a redirect names, without a login; empty where it names none."""
+    """Return the AWX address in a redirect, without a login; empty if it has none."""
     try:
         parts = urllib.parse.urlsplit(urllib.parse.urljoin(url, location))
     except ValueError:
         return ""
-    # A page where people log in, say, is not part of an AWX's address.
+    # The path of a login page, for example, is not part of an AWX's address.
     folder = parts.path.partition("/api/v2/")[0] if "/api/v2/" in parts.path else ""
     found = f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{folder}"
     return found if parts.scheme in ("http", "https") and is_address(found) else ""
 
 
 def _detail(body: str) -> str:
-    """Return the text of an error on one line, cut; a page of HTML is a proxy's and has no text for users."""
+    """Return an error's text on one line, shortened; HTML pages come from proxies and contain nothing useful."""
     if body.lstrip().startswith("<"):
         return "a page of HTML, as from a proxy"
     return one_line(" ".join(body.split()))[:500]
 
 
 def _fields(body: str) -> str:
-    """Return the fields that an error is about, without their values."""
+    """Return the names of the fields in an error, without their values."""
 
     def names(value: Any, path: str) -> list[str]:
         if not isinstance(value, Mapping):
@@ -277,14 +277,14 @@ def _fields(body: str) -> str:
 
 
 def login_refusal(api: Api, organization: str) -> tuple[list[str], Object]:
-    """Return why this login cannot make what the settings name, and the user that it belongs to.
+    """Return why this login cannot create the objects of the settings, and the login's user.
 
     Args:
-        api: of the AWX.
-        organization: where everything is made.
+        api: client of the AWX.
+        organization: the organization of all objects.
 
     Raises:
-        AwxError: where AWX cannot be reached or does not accept the login.
+        AwxError: if AWX cannot be reached or does not accept the login.
     """
     version = str(api.get("ping").get("version") or "")
     major = re.match(r"(\d+)\.", version)
@@ -311,9 +311,9 @@ def login_refusal(api: Api, organization: str) -> tuple[list[str], Object]:
 
 
 def _reads_only(api: Api) -> bool:
-    """Tell whether a system administrator's token has scope read: AWX shows no token its scope.
+    """Return whether a system administrator's token has scope read, which AWX does not show.
 
-    A label without a name is never made; who may write reads that the name is missing.
+    AWX refuses a label without a name: with status 403 for a read-only token, otherwise because the name is missing.
     """
     try:
         api.send("POST", "labels", {})
@@ -323,10 +323,10 @@ def _reads_only(api: Api) -> bool:
 
 
 def approval_text(api: Api, organization: str, workflow: str, node: str, text: str) -> bool:
-    """Return whether the text of an approval was changed.
+    """Change the text of an approval; return whether it changed.
 
     Raises:
-        AwxError: where AWX cannot be reached, has no such approval, or refuses to change it.
+        AwxError: if AWX cannot be reached, has no such approval, or refuses the change.
     """
     names = {"workflow_job_template__organization__name": organization, "workflow_job_template__name": workflow}
     found = api.list("workflow_job_template_nodes", identifier=node, **names)
@@ -340,5 +340,5 @@ def approval_text(api: Api, organization: str, workflow: str, node: str, text: s
 
 
 def from_environment() -> Api:
-    """Return a client for the AWX that the environment names."""
+    """Return a client for the AWX of the environment variables."""
     return Api(Login.of(os.environ))

@@ -1,4 +1,4 @@
-"""What differs between what an AWX has and what it should have: requests, each with the line that people read."""
+"""The differences between an AWX and its settings: requests, each with a line for the user."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from .live import Assignment, Live
 from .objects import KINDS, NODES, Grant, Item, Objects, Ref, is_marked, is_ours
 
 HIDDEN = "$encrypted$"
-# Fields whose values may be secret, or are long.
+# Fields whose values may be secret or long.
 UNSEEN = ("inputs", "injectors", "notification_configuration", "messages", "variables", "extra_vars", "extra_data")
 AS_JSON = ("variables", "extra_vars")
 LONGEST = 60  # characters of a value
-HARMLESS = ("member", "read", "audit", "auditor")  # roles of an organization that start nothing
+HARMLESS = ("member", "read", "audit", "auditor")  # roles of an organization that cannot start jobs
 REVOKE, GRANT, REMOVE = 96, 97, 100
 
 
 @dataclass(frozen=True)
 class Role:
-    """Stands for the number of a role of an object."""
+    """A placeholder for the number of a role of an object."""
 
     of: Ref
     role: str
@@ -31,9 +31,9 @@ class Role:
 
 @dataclass(frozen=True)
 class Step:
-    """One request. In ``path`` and ``body`` a Ref or Role stands for a number that AWX gives.
+    """One request. A Ref or Role in ``path`` and ``body`` is a placeholder for a number from AWX.
 
-    text: what it changes; empty for a part of an object that is made. makes: the object that its answer is.
+    text: the change; empty for a part of a new object. makes: the object that the request creates.
     """
 
     phase: int
@@ -46,26 +46,26 @@ class Step:
 
 @dataclass(frozen=True)
 class Changes:
-    """The requests in their order, and sentences about what stays although no file lists it."""
+    """The requests in order, and messages on unlisted objects and roles that stay."""
 
     steps: list[Step]
     notices: list[str]
 
     @property
     def lines(self) -> list[str]:
-        """Return what changes, a line each."""
+        """Return the changes, one line each."""
         return [step.text for step in self.steps if step.text]
 
 
 def changes(objects: Objects, live: Live, prefix: str, organization: str, update_secrets: bool = False) -> Changes:
-    """Return what a run does.
+    """Return the changes of a run.
 
     Args:
-        objects: what the AWX should have; nothing of it is there where all is to be removed.
-        live: what it has.
-        prefix: of the names.
-        organization: its name.
-        update_secrets: write again what AWX does not show.
+        objects: the objects that the AWX should have; empty to remove all.
+        live: the objects that it has.
+        prefix: prefix of the names.
+        organization: name of the organization.
+        update_secrets: whether to send values again that AWX does not show.
     """
     steps: list[Step] = []
     for item in objects.items:
@@ -120,7 +120,7 @@ def _approved(item: Item, one: Object, live: Live, phase: int) -> Iterator[Step]
         path = (item.ref.kind, one["id"], "create_approval_template")
         yield Step(phase, f"~ {item.ref}: becomes an approval", "POST", path, approval)
         return
-    # Its text stays: the report of the last rollout may stand there.
+    # The description stays, because it may contain the report of the last rollout.
     body = {name: value for name, value in approval.items() if name != "description" and now.get(name) != value}
     if body:
         lines = ", ".join(f"{name} {now.get(name)} becomes {value}" for name, value in body.items())
@@ -171,7 +171,7 @@ def _name(live: Live, kind: str, number: Any) -> str:
 
 
 def _granted(grants: list[Grant], live: Live) -> tuple[list[Step], set[str]]:
-    """Return the roles that are to be given, and the paths of the assignments that are as they should be."""
+    """Return the steps that grant missing roles, and the paths of the assignments that are already correct."""
     steps, given = [], set()
     for grant in grants:
         one, to = live.find(grant.of), live.find(grant.to)
@@ -200,9 +200,9 @@ def _granted(grants: list[Grant], live: Live) -> tuple[list[Step], set[str]]:
 
 
 def _revoked(objects: Objects, live: Live, given: set[str], prefix: str) -> tuple[list[Step], list[str]]:
-    """Return the roles that are to be taken away, and sentences about others that let people do more.
+    """Return the steps that revoke roles, and messages on other roles with more permissions.
 
-    Taken away is what the toolkit's teams, and users who are or were in them, have of the toolkit's objects.
+    Revoked are roles of the toolkit's objects that its teams have, or users who are or were in these teams.
     """
     ours = {item.ref for item in objects.items}
     teams = {ref for ref in ours if ref.kind == "teams"}
@@ -232,10 +232,10 @@ def _revoked(objects: Objects, live: Live, given: set[str], prefix: str) -> tupl
 
 
 def _taken(each: Assignment, of: Ref, text: str, live: Live) -> list[Step]:
-    """Return how a role is taken away.
+    """Return the steps that revoke a role.
 
-    AWX keeps each role twice, and takes both away only where the older one is: an assignment that is deleted leaves the
-    older one behind, and AWX would not give the role again. Roles that people have defined are assignments alone.
+    AWX stores each role twice. If the assignment is deleted first, the older entry stays, and AWX would not grant the
+    role again; so the older entry is removed first. User-defined roles have an assignment only.
     """
     roles = ((live.objects[of].get("summary_fields") or {}).get("object_roles")) or {}
     delete = Step(REVOKE, text, "DELETE", tuple(each.path.split("/")))
@@ -247,7 +247,7 @@ def _taken(each: Assignment, of: Ref, text: str, live: Live) -> list[Step]:
 
 
 def _elsewhere(each: Assignment, live: Live) -> str:
-    """Return what a role of an object that the toolkit did not make lets a person do; empty where it is harmless."""
+    """Return a role of an object that the toolkit did not create; empty if the role is harmless."""
     if each.of == "organizations":
         of = live.by_id("organizations", each.object_id)
         return f"has role {each.role} of {of}" if of and each.role not in HARMLESS else ""
@@ -256,7 +256,7 @@ def _elsewhere(each: Assignment, live: Live) -> str:
 
 
 def _removed(objects: Objects, live: Live, prefix: str, organization: Ref) -> tuple[list[Step], list[str]]:
-    """Return how what the file no longer lists is removed, and what seems to be of the toolkit but is not marked."""
+    """Return the steps that remove unlisted objects, and messages on similar objects without the toolkit's mark."""
     ours = {item.ref for item in objects.items}
     workflows = {ref.name for ref in ours if ref.kind == "workflow_job_templates"}
     steps, notices, stays = [], [], [*live.others]
@@ -287,7 +287,7 @@ def _removed(objects: Objects, live: Live, prefix: str, organization: Ref) -> tu
 
 
 def _number(value: Any, live: Live) -> Any:
-    """Return a value with a number in place of a name; a name that is not there stays, and so differs."""
+    """Return a value with a number in place of a name; an unknown name stays, and so counts as different."""
     if isinstance(value, Ref):
         one = live.find(value)
         return value if one is None else one["id"]
@@ -312,7 +312,7 @@ def _json(text: Any) -> Any:
 
 
 def _covers(wanted: Any, now: Any) -> bool:
-    """Tell whether AWX has these messages; it answers null for events without messages."""
+    """Return whether AWX has these messages; for events without messages AWX returns null."""
     if not isinstance(wanted, Mapping):
         return bool(wanted == now)
     return all(_covers(value, (now or {}).get(key)) for key, value in wanted.items())

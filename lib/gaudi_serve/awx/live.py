@@ -1,4 +1,4 @@
-"""What an AWX has: the objects of one organization, what is joined to them, and who has which role."""
+"""The current state of an AWX: the objects of one organization, their associations, and role assignments."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 from .api import Api, Object
 from .objects import KINDS, NODES, Objects, Ref
 
-# How the objects of an organization are found, where they have no field of that name.
+# The query for the objects of an organization, for kinds without a field organization__name.
 WITHIN = {
     "organizations": "name",
     "inventory_sources": "inventory__organization__name",
@@ -17,26 +17,26 @@ WITHIN = {
     NODES: "workflow_job_template__organization__name",
     "schedules": "unified_job_template__organization__name",
 }
-# The kinds of objects that roles are about, as assignments name them.
+# The kinds of objects with roles, by their names in assignments.
 OF_ROLES = {
     **{"jobtemplate": "job_templates", "workflowjobtemplate": "workflow_job_templates", "team": "teams"},
     **{"inventory": "inventories", "project": "projects", "credential": "credentials"},
     **{"organization": "organizations", "executionenvironment": "execution_environments"},
     "notificationtemplate": "notification_templates",
 }
-# Roles by the actions that they allow. AWX takes any definition with the same permissions, so its name does not matter.
+# Roles by their permitted actions. AWX accepts any definition with the same permissions, so its name is irrelevant.
 ACTIONS = {
     **{frozenset({"view"}): "read", frozenset({"view", "execute"}): "execute"},
     **{frozenset({"view", "approve"}): "approval", frozenset({"view", "member"}): "member"},
 }
-# What else an organization may have, which goes with it; awx.yml makes none of these.
+# Other objects that are deleted together with an organization; awx.yml creates none of these.
 OTHERS = {"applications": "application", "labels": "label"}
 SURVEYED = ("job_templates", "workflow_job_templates")
 
 
 @dataclass(frozen=True)
 class Assignment:
-    """A role that somebody was given. ``path`` deletes it; ``to`` is a team or a user, ``actor_id`` its number."""
+    """A role assignment. ``path`` deletes it; ``to`` is a team or a user, ``actor_id`` its number."""
 
     path: str
     of: str
@@ -48,10 +48,10 @@ class Assignment:
 
 @dataclass
 class Live:
-    """What an AWX has.
+    """The current state of an AWX.
 
-    others: names of what the organization has besides. me: the user of the login. trusted: others whose roles are not
-    looked at.
+    others: names of the organization's other objects. me: the user of the login. trusted: other users whose roles are
+    not checked.
     """
 
     objects: dict[Ref, Object] = field(default_factory=dict)
@@ -65,22 +65,22 @@ class Live:
     trusted: frozenset[str] = frozenset()
 
     def find(self, ref: Ref) -> Object | None:
-        """Return an object, one that belongs to no organization included."""
+        """Return an object, including those without an organization; None if there is none."""
         return self.shared.get(ref) if ref.parent == "*" or ref.kind == "users" else self.objects.get(ref)
 
     def by_id(self, kind: str, number: Any) -> Ref | None:
-        """Return the name of an object of this organization."""
+        """Return the reference of an object of this organization; None if there is none."""
         wanted = str(number)
         return next((ref for ref, one in self.objects.items() if ref.kind == kind and str(one["id"]) == wanted), None)
 
 
 def read(api: Api, organization: str, objects: Objects, me: Mapping[str, Any]) -> Live:
-    """Return what an AWX has.
+    """Return the current state of an AWX.
 
     Args:
-        api: of the AWX.
-        organization: its name.
-        objects: what it should have: what these are compared with is read too.
+        api: client of the AWX.
+        organization: name of the organization.
+        objects: the objects that it should have; their associations are read too.
         me: the user of the login.
     """
     live = Live(me=dict(me))
@@ -89,7 +89,7 @@ def read(api: Api, organization: str, objects: Objects, me: Mapping[str, Any]) -
         for one in api.list(kind, **query):
             managed = kind == "credential_types" and one.get("managed")
             (live.shared if managed else live.objects)[ref_of(kind, one, live, "*" if managed else "")] = one
-    if not objects.items:  # all is to be removed
+    if not objects.items:  # a run that removes everything
         names = {kind: api.list(kind, organization__name=organization) for kind in OTHERS}
         live.others = [f"{OTHERS[kind]} {one.get('name')}" for kind, found in names.items() for one in found]
     _shared(api, live, objects)
@@ -101,7 +101,7 @@ def read(api: Api, organization: str, objects: Objects, me: Mapping[str, Any]) -
 
 
 def ref_of(kind: str, one: Object, live: Live, parent: str = "") -> Ref:
-    """Return the name of an object; children are named with what they belong to."""
+    """Return the reference of an object; child objects include the name of their parent."""
     owner = {"inventory_sources": "inventories", "hosts": "inventories", NODES: "workflow_job_templates"}.get(kind)
     if owner:
         of = live.by_id(owner, one["inventory" if owner == "inventories" else "workflow_job_template"])
@@ -110,7 +110,7 @@ def ref_of(kind: str, one: Object, live: Live, parent: str = "") -> Ref:
 
 
 def _shared(api: Api, live: Live, objects: Objects) -> None:
-    """Read the users and the credentials of no organization that the settings name."""
+    """Read users, and credentials without an organization, that the settings name."""
     refs = {ref for one in objects.items for refs in one.lists.values() for ref in refs}
     users = {grant.to for grant in objects.grants if grant.to.kind == "users"}
     for ref in sorted({ref for ref in refs if ref.parent == "*"} | users, key=str):
@@ -121,7 +121,7 @@ def _shared(api: Api, live: Live, objects: Objects) -> None:
 
 
 def _joined(api: Api, live: Live, objects: Objects) -> None:
-    """Read what is joined to the objects that are compared: lists, surveys, and the approvals of nodes."""
+    """Read the associations of the objects to compare: lists, surveys, and the approvals of nodes."""
     there = [one for one in objects.items if one.ref in live.objects]
     notified = any(ref.kind == "notification_templates" for ref in live.objects)
     paths: dict[str, tuple[Ref, str]] = {}
@@ -129,7 +129,7 @@ def _joined(api: Api, live: Live, objects: Objects) -> None:
         one = live.objects[item.ref]
         own = f"{item.ref.kind}/{one['id']}"
         for name in item.lists:
-            if name in one:  # a node names the nodes after it
+            if name in one:  # a node lists the nodes after it
                 live.lists[item.ref, name] = [{"id": number} for number in one[name]]
             elif notified or not name.startswith("notification_templates"):
                 paths[f"{own}/{name}/?page_size=200"] = (item.ref, name)
@@ -149,7 +149,7 @@ def _joined(api: Api, live: Live, objects: Objects) -> None:
 
 
 def assignment(path: str, kind: str, one: Object, live: Live, roles: Mapping[int, str]) -> Assignment | None:
-    """Return a role that somebody was given; None for one that is about no object."""
+    """Return a role assignment; None for a role that is not about an object."""
     if not one.get("object_id"):
         return None
     of = OF_ROLES.get(str(one.get("content_type") or "").rpartition(".")[2], "")
@@ -165,8 +165,8 @@ def assignment(path: str, kind: str, one: Object, live: Live, roles: Mapping[int
 
 
 def role_of(definition: Object) -> str:
-    """Return the role that a definition stands for: by what it allows, else the last words of its name."""
+    """Return the role of a definition: from its permissions, or else from its name."""
     allowed = {str(one).rpartition(".")[2].partition("_")[0] for one in definition.get("permissions") or []}
-    # "JobTemplate Admin" and "JobTemplate Admin Compat"; those that people define keep their names.
+    # "JobTemplate Admin" and "JobTemplate Admin Compat" become "admin"; user-defined roles keep their names.
     words = str(definition["name"]).removesuffix(" Compat").split(" ")
     return ACTIONS.get(frozenset(allowed)) or (words[1].lower() if len(words) == 2 else str(definition["name"]))

@@ -1,4 +1,4 @@
-"""What an AWX should have for one file of settings: objects by name, with fields in AWX's own words."""
+"""The objects that an AWX should have for a settings file: by name, with AWX's own field names."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from typing import Any
 from .settings import TYPES, awx_credentials, awx_inputs
 
 Known = Mapping[str, Any]
-# In the order in which they are made; they are removed in the opposite order.
+# In the order of creation; they are removed in reverse order.
 KINDS = (
     *("organizations", "credential_types", "credentials", "execution_environments", "projects", "inventories"),
     *("inventory_sources", "hosts", "notification_templates", "job_templates", "workflow_job_templates"),
     *("workflow_job_template_nodes", "schedules", "teams"),
 )
-# Kinds as messages name them.
+# The names of kinds in messages.
 NAMES = {kind: kind.removesuffix("s").replace("_", " ") for kind in KINDS} | {
     **{"inventories": "inventory", "job_templates": "template", "workflow_job_templates": "workflow"},
     **{"workflow_job_template_nodes": "node", "notification_templates": "notification"},
@@ -25,13 +25,13 @@ EVENTS = ("started", "success", "error")
 APPROVERS = "approver"
 ROLLOUT = "rollout with approvals"
 REPOSITORY = "inventory repository"
-# What each team may start: its own templates and those of the teams before it.
+# The teams whose templates each team may start.
 MAY = {"viewer": ("viewer",), "operator": ("viewer", "operator"), "admin": ("viewer", "operator", "admin")}
 
 
 @dataclass(frozen=True)
 class Ref:
-    """Names an object: its kind, its name, and the name of the object that it belongs to, where names repeat."""
+    """A reference to an object: its kind, its name, and its parent's name if names repeat."""
 
     kind: str
     name: str
@@ -46,11 +46,11 @@ class Ref:
 
 @dataclass(frozen=True)
 class Item:
-    """One object. ``fields`` are compared; ``once`` are sent when it is made, and ``secret`` again on request.
+    """One object. ``fields`` are compared; ``once`` are sent at creation only, and ``secret`` again on request.
 
-    lists: references to other objects, which are made exactly these. survey: its questions; None for a kind without
-    surveys. approval: name and timeout of an approval, whose text stays when it exists. marked: AWX shows that
-    awx.yml made it, so that it can be removed later.
+    lists: associations with other objects, which are made exactly these. survey: its questions; None for a kind without
+    surveys. approval: name and timeout of an approval; an existing one keeps its text. marked: whether its description
+    gets the mark of awx.yml, by which it can be removed later.
     """
 
     ref: Ref
@@ -65,7 +65,7 @@ class Item:
 
 @dataclass(frozen=True)
 class Grant:
-    """A role of an object that a team has, or, for role member, a user of a team."""
+    """A role of an object for a team, or, for role member, a user's membership in a team."""
 
     of: Ref
     role: str
@@ -76,8 +76,8 @@ class Grant:
 class Objects:
     """All objects and roles.
 
-    pinned: projects that only their workflow updates. names: what awx.yml may have made with this prefix, also where
-    the settings do not ask for it now.
+    pinned: projects that only their workflow updates. names: all objects that awx.yml may have created with this
+    prefix, including those that the current settings do not need.
     """
 
     items: list[Item]
@@ -87,10 +87,10 @@ class Objects:
 
 
 def mark(prefix: str, ref: Ref | None = None) -> str:
-    """Return the end of a description by which awx.yml knows what it made with this prefix.
+    """Return the end of a description, by which awx.yml recognizes objects that it created with this prefix.
 
-    It has the object's own name, since a copy that somebody makes keeps the description. AWX copies no types of
-    credentials, which only a system administrator may change: they have no name in it, as all had none before.
+    The mark contains the object's name, because a user's copy keeps the description. Credential types have no name in
+    the mark: AWX cannot copy them, and only system administrators may change them. Older marks never had a name.
     """
     if ref is None or ref.kind == "credential_types":
         return f"[made by awx.yml, prefix {prefix!r}]"
@@ -99,18 +99,18 @@ def mark(prefix: str, ref: Ref | None = None) -> str:
 
 
 def is_marked(prefix: str, text: str) -> bool:
-    """Tell whether a description has a mark of this prefix, of whatever name."""
+    """Return whether a description has a mark of this prefix, with any name or none."""
     return mark(prefix).removesuffix("]") in text
 
 
 def is_ours(prefix: str, ref: Ref, text: str, names: Container[Ref]) -> bool:
-    """Tell whether awx.yml made an object. A mark without a name counts for ``names`` alone: it may be of a copy."""
+    """Return whether awx.yml created an object. A mark without a name counts only for ``names``: it may be a copy's."""
     named = ref in names or Ref("inventories", ref.parent) in names
     return mark(prefix, ref) in text or (mark(prefix) in text and named)
 
 
 class _Maker:
-    """Puts the objects together; of use once."""
+    """Builds the objects; each instance is used once."""
 
     def __init__(self, given: Known, settings: Known, parts: Known) -> None:
         self.given, self.settings, self.parts = given, settings, parts
@@ -121,7 +121,7 @@ class _Maker:
         self.pinned: set[Ref] = set()
         self.environment = self.ref("execution_environments", "environment")
         self.templates = {str(one["name"]): one for one in parts["templates"]}
-        # By workflow the templates that only it starts.
+        # For each workflow, the templates that only it starts.
         self.within: dict[str, list[Ref]] = {}
 
     def ref(self, kind: str, name: str, parent: str = "") -> Ref:
@@ -156,10 +156,10 @@ class _Maker:
         self.add(self.environment, "", fields)
 
     def place(self, begin: str = "") -> tuple[Ref, Ref, list[Ref]]:
-        """Add a project and an inventory; return them, and what a workflow updates, in that order.
+        """Add a project and an inventory; return them, and the objects that a workflow updates, in that order.
 
-        begin: name of the workflow that they are for. Those of a workflow stay as they are between its nodes, so that
-        what was approved is what runs; AWX updates all others before each job.
+        begin: name of their workflow; empty for all other jobs. A workflow's project stays unchanged between its nodes,
+        so that the approved state is the one that runs. AWX updates all others before each job.
         """
         settings, first = self.settings, f"{begin} " if begin else ""
         text = f"Only workflow {begin} updates it, once at its beginning." if begin else ""
@@ -211,7 +211,7 @@ class _Maker:
         return [Ref("notification_templates", name) for name in dict.fromkeys(names)]
 
     def survey(self, one: Known) -> list[Known]:
-        """Return the questions of a template; where others approve rollouts, without those that go around them."""
+        """Return the questions of a template; if rollouts need approval, without those that bypass it."""
         asked = [ask for ask in one.get("survey") or [] if not (ask.get("unapproved") and self.approvers)]
         return [{name: value for name, value in ask.items() if name != "unapproved"} for ask in asked]
 
@@ -233,13 +233,13 @@ class _Maker:
         return self.add(ref, one["description"], fields, lists=lists, survey=survey)
 
     def workflow(self, one: Known) -> None:
-        """Add a workflow with what only it uses: a project, an inventory, and a template for each playbook."""
+        """Add a workflow with its own project, inventory, and a template for each playbook."""
         name, survey = str(one["name"]), one.get("survey") or []
         toolkit, inventory, updates = self.place(name)
         templates: dict[str, Ref] = {}
         for key in dict.fromkeys(node["template"] for node in one["nodes"] if "template" in node):
             found = self.templates[key]
-            # Who reports needs no alarm where nothing is left to approve; its success carries the plan.
+            # A report job fails if nothing is left to approve, which is no error; its success sends the plan.
             receivers = {"success": self.notified("approval")} if found.get("controller") else self._notified()
             extra = {**(found.get("extra_vars") or {}), **(one.get("extra_vars") or {}).get(key, {})}
             text = f"Part of workflow {name}. {found['description']}"
@@ -289,7 +289,7 @@ class _Maker:
                 self.add(self.ref("schedules", one["name"]), one["description"], fields)
 
     def names(self) -> frozenset[Ref]:
-        """Return the names of all objects that the toolkit may have made, whatever the settings ask for now."""
+        """Return all objects that the toolkit may have created, independent of the current settings."""
         projects = [f"{one['name']} {REPOSITORY}" for one in self.parts["workflows"]]
         own = [("job_templates", self.templates), ("teams", (*MAY, APPROVERS)), ("projects", (REPOSITORY, *projects))]
         own += [("schedules", [one["name"] for one in self.parts["schedules"]]), ("credentials", awx_credentials())]
@@ -297,7 +297,7 @@ class _Maker:
         return frozenset({item.ref for item in self.items} | optional)
 
     def teams(self, inventory: Ref, starts: Mapping[str, list[Ref]]) -> list[Grant]:
-        """Add the teams; return which roles they and their users have."""
+        """Add the teams; return the roles of the teams and their users."""
         users = {**self.settings["teams"], **({APPROVERS: self.approvers} if self.approvers else {})}
         rollout = self.ref("workflow_job_templates", ROLLOUT)
         grants = []
@@ -308,7 +308,7 @@ class _Maker:
             grants += [Grant(one, "execute", ref) for part in MAY.get(team, ()) for one in starts.get(part, [])]
             if team == APPROVERS or (not self.approvers and team in ("operator", "admin")):
                 grants.append(Grant(rollout, "approval", ref))
-            # To read the output of a workflow's jobs takes a role of their templates.
+            # Reading the output of a workflow's jobs requires a role of their templates.
             for one in self.parts["workflows"]:
                 if one["team"] in MAY.get(team, ()) or (team == APPROVERS and one["name"] == ROLLOUT):
                     grants += [Grant(within, "read", ref) for within in self.within[one["name"]]]
@@ -316,16 +316,16 @@ class _Maker:
 
 
 NODES = "workflow_job_template_nodes"
-# Kinds whose organization is that of what they belong to; of a template it is its project's.
+# Kinds that belong to the organization of their parent; a template's parent is its project.
 BELONGS = ("hosts", "inventory_sources", "schedules", "job_templates")
 
 
 def wanted(given: Known, settings: Known, parts: Known) -> Objects:
-    """Return what the AWX should have.
+    """Return the objects that the AWX should have.
 
     Args:
-        given: ``fleet_awx``, for what its credentials hold.
-        settings: the same, complete, as ``awx_settings`` returns it.
+        given: ``fleet_awx``, for the values of its credentials.
+        settings: the complete settings, as ``awx_settings`` returns them.
         parts: ``templates``, ``workflows``, ``schedules`` and ``messages`` of playbooks/vars/awx.yml.
     """
     maker = _Maker(given, settings, parts)
@@ -334,7 +334,7 @@ def wanted(given: Known, settings: Known, parts: Known) -> Objects:
     maker.notifications()
     starts: dict[str, list[Ref]] = {}
     for name, one in maker.templates.items():
-        # Where others approve rollouts, the template that needs no approval is not there.
+        # If rollouts need approval, there is no template that runs without approval.
         if one.get("in_workflows_only") or (one.get("unapproved") and maker.approvers):
             continue
         ref = maker.template(name, one, toolkit, inventory, maker._notified())
@@ -349,11 +349,11 @@ def wanted(given: Known, settings: Known, parts: Known) -> Objects:
 
 
 def nodes(given: Sequence[Known], updates: Sequence[Ref]) -> list[dict[str, Any]]:
-    """Return the nodes of a workflow, each with the nodes that follow its success and its failure.
+    """Return the nodes of a workflow, each with the nodes after its success and after its failure.
 
     Args:
-        given: nodes with ``identifier``; ``after`` and ``after_failed`` name those before. Those without begin when
-            all ``updates`` have ended.
+        given: nodes with ``identifier``; ``after`` and ``after_failed`` name the previous nodes. Nodes without them
+            begin after all ``updates``.
         updates: projects and inventory sources that the workflow updates first, one after the other.
     """
     kinds = {"projects": "update", "inventory_sources": "read the inventory"}

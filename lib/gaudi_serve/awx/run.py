@@ -1,4 +1,4 @@
-"""Applies a file of settings to an AWX, or reports what a run would change."""
+"""Applies a settings file to an AWX, or reports the pending changes."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from .objects import KINDS, Objects, Ref, wanted
 from .settings import awx_settings
 
 Known = Mapping[str, Any]
-# States of an inventory source that a workflow reads itself, or has read.
+# States of an inventory source that needs no update: it is up to date or being updated.
 UP_TO_DATE = ("successful", "pending", "waiting", "running")
 
 
 @dataclass(frozen=True)
 class Result:
-    """What a run changes, and what stays although no file lists it; with a ``refusal`` nothing was done."""
+    """The changes of a run, and messages on unlisted objects that stay; with a ``refusal`` nothing was changed."""
 
     lines: list[str]
     notices: list[str]
@@ -36,18 +36,19 @@ def apply(
     absent: bool = False,
     update_secrets: bool = False,
 ) -> Result:
-    """Return what was changed in an AWX; with ``check``, what would be.
+    """Apply settings to an AWX and return the changes; with ``check``, only return them.
 
     Args:
-        api: of the AWX.
+        api: client of the AWX.
         given: ``fleet_awx``.
-        parts: as ``wanted`` takes them.
-        absent: remove what earlier runs have made with this prefix.
-        update_secrets: write again what AWX does not show.
+        parts: as for ``wanted``.
+        check: change nothing.
+        absent: remove the objects that earlier runs created with this prefix.
+        update_secrets: send values again that AWX does not show.
 
     Raises:
-        AwxError: where AWX cannot be reached, or refuses something.
-        InputError: for settings that are wrong.
+        AwxError: if AWX cannot be reached or refuses a request.
+        InputError: for invalid settings.
     """
     settings = awx_settings(given)
     reasons, me = login_refusal(api, settings["organization"])
@@ -69,7 +70,7 @@ def apply(
 
 
 def _approver(api: Api, given: Known) -> frozenset[str]:
-    """Return the user of credential ``controller``, who is an administrator of the workflow by hand."""
+    """Return the user of credential ``controller``, whom an operator made administrator of the workflow."""
     controller = given.get("controller") or {}
     if controller.get("token"):
         try:
@@ -101,7 +102,7 @@ def _unknown_credentials(objects: Objects, live: Live) -> list[str]:
 
 
 def _types(found: Changes, live: Live) -> list[str]:
-    """Return why a user who is not a system administrator cannot do this."""
+    """Return why a user who is not a system administrator cannot make these changes."""
     if live.me.get("is_superuser") or not any(step.path[0] == "credential_types" for step in found.steps):
         return []
     return [
@@ -112,17 +113,17 @@ def _types(found: Changes, live: Live) -> list[str]:
 
 
 class _Work:
-    """Sends the requests; projects and inventories are updated between them, since templates need their playbooks."""
+    """Sends the requests; updates projects and inventories in between, because templates need their playbooks."""
 
     def __init__(self, api: Api, objects: Objects, live: Live, found: Changes) -> None:
         self.api, self.objects, self.live, self.found = api, objects, live, found
 
     def do(self) -> None:
-        """Do all of it."""
+        """Send all requests."""
         updates, done = ["inventory_sources", "projects"], 0
         try:
             for step in self.found.steps:
-                # Phases are those of kinds, in their order.
+                # Phases follow the order of the kinds.
                 while updates and step.phase > 2 * KINDS.index(updates[-1]) + 1:
                     self.update(updates.pop())
                 self.send(step)
@@ -141,7 +142,7 @@ class _Work:
         try:
             answer = self.api.send(step.method, path, self.number(step.body))
         except Refused as problem:
-            # A project that was removed takes its inventory source along, as a workflow its nodes.
+            # AWX already removed an inventory source with its project, or nodes with their workflow.
             if step.method == "DELETE" and problem.status == 404:
                 return
             raise Refused(problem.status, f"{step.text or '/'.join(map(str, step.path))}: {problem}") from None
@@ -151,7 +152,7 @@ class _Work:
             self.live.objects[step.makes] = answer
 
     def number(self, part: Any) -> Any:
-        """Return a part of a request with numbers in place of names."""
+        """Return a part of a request with numbers in place of references."""
         match part:
             case Ref():
                 return self.found_object(part)["id"]
@@ -167,14 +168,14 @@ class _Work:
         return part
 
     def found_object(self, ref: Ref) -> Object:
-        """Return an object that is there, or was made before."""
+        """Return an existing or newly created object."""
         found = self.live.find(ref)
         if found is None:
             raise AwxError(f"{ref}: is not there; run this again")
         return found
 
     def update(self, kind: str) -> None:
-        """Bring projects or inventories up to date; those of a workflow only where its templates need it."""
+        """Update projects or inventories; those of a workflow only if its templates need it."""
         for item in self.objects.items:
             if item.ref.kind != kind or (self.is_pinned(item.ref) and not self.needs_update(item.ref)):
                 continue
@@ -186,12 +187,12 @@ class _Work:
             self.api.finished(str(answer["url"]), what)
 
     def is_pinned(self, ref: Ref) -> bool:
-        """Tell whether only a workflow updates a project, or an inventory that comes from such a project."""
+        """Return whether only a workflow updates a project, or an inventory from such a project."""
         source = next((one.fields.get("source_project") for one in self.objects.items if one.ref == ref), None)
         return ref in self.objects.pinned or source in self.objects.pinned
 
     def needs_update(self, ref: Ref) -> bool:
-        """Tell whether a workflow's project was never updated, or a template needs a playbook that it may lack."""
+        """Return whether a workflow's project was never updated, or may lack a playbook that a template needs."""
         one = self.found_object(ref)
         if ref.kind == "projects" and not one.get("scm_revision"):
             return True

@@ -1,4 +1,4 @@
-"""What a user says of an AWX (``fleet_awx``): every mistake is one sentence, before anything is made there."""
+"""Validates ``fleet_awx``, the settings of an AWX, before anything is changed; each mistake gives one message."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from ..stages.image import are_logins
 
 Known = Mapping[str, Any]
 TEAMS = ("viewer", "operator", "admin")
-# The fields that AWX demands of a notification, by its type, with what they are.
+# Required fields of a notification, by its type, with their types.
 NOTIFICATIONS: dict[str, dict[str, type]] = {
     "email": {
         **dict.fromkeys(("host", "username", "password", "sender"), str),
@@ -53,7 +53,7 @@ KEYS = (
     *("vllm_secrets", "model_weights_tokens", "vllm_image_registries", "fleet_gateway_secret", "controller"),
 )
 OLD_KEYS = tuple(OLD[key] for key in KEYS if key in OLD)
-# Types of AWX's own, by what they are for here; and of each the keys of the settings, with AWX's names for them.
+# AWX's own credential types; and for each, the keys of the settings with AWX's field names.
 MACHINE, VAULT, GIT, REGISTRY, CONTROLLER = (
     *("Machine", "Vault", "Source Control", "Container Registry"),
     "Red Hat Ansible Automation Platform",
@@ -67,11 +67,11 @@ FIELDS: dict[str, dict[str, str]] = {
     REGISTRY: {"host": "host", **LOGIN, "verify_ssl": "verify_ssl"},
     CONTROLLER: {"host": "host", **LOGIN, "token": "oauth_token", "verify_ssl": "verify_ssl"},
 }
-# What AWX itself asks of them.
+# Fields that AWX requires.
 NEEDED = {VAULT: ("password",), REGISTRY: ("host",), CONTROLLER: ("host",)}
 PRIVATE_KEY = re.compile(r"-----BEGIN ([A-Z ]*)PRIVATE KEY-----\n.*\n-----END \1PRIVATE KEY-----", re.DOTALL)
 SECRET: dict[str, Any] = {"type": "string", "secret": True}
-# What a header of a request takes; a YAML text that begins with | ends with the end of a line.
+# Characters that a request header allows; a YAML text after | ends with a line break, which it does not.
 TOKEN = re.compile(r"[!-~]+")
 WEIGHTS = ("hub", "modelscope", "git")
 TOKENS = ("token", *WEIGHTS)
@@ -79,7 +79,7 @@ UNSENDABLE = "has a blank, the end of a line, or a character that is not ASCII"
 
 
 def _of_one(key: str, name: str, description: str, as_yaml: bool = False) -> dict[str, Any]:
-    """Return a credential type that sets one variable, by a field of its name; its text may be YAML of many lines."""
+    """Return a credential type with one field that sets the variable of that name; the value may be multi-line YAML."""
     field = {"label": f"{key}, as YAML", "multiline": True} if as_yaml else {"label": key}
     return {
         "name": name,
@@ -89,8 +89,8 @@ def _of_one(key: str, name: str, description: str, as_yaml: bool = False) -> dic
     }
 
 
-# Credential types of the toolkit's own. Each sets variables that nothing else of it does, so that a job without one of
-# them has what the inventory says. A type that is in use cannot be changed, so models are no fields of it.
+# The toolkit's own credential types. Each sets variables that nothing else sets, so that a job without it uses the
+# inventory's values. AWX refuses changes of a type that is in use, so the types have no fields for single models.
 TYPES: dict[str, dict[str, Any]] = {
     "vllm_secrets": _of_one(
         "vllm_secrets",
@@ -120,7 +120,7 @@ TYPES: dict[str, dict[str, Any]] = {
         "by registry the username and password with which hosts pull images.",
         as_yaml=True,
     ),
-    # Its field keeps its old name: AWX refuses other fields of a type that is in use.
+    # The field keeps its old name, because AWX refuses changes to the fields of a type that is in use.
     "fleet_gateway_secret": {
         **_of_one("gaudi_gateway_secret", "secret of the gateways", ""),
         "description": "fleet_gateway_secret: what the keys are made of that gateways bring to servers.",
@@ -130,12 +130,12 @@ TYPES: dict[str, dict[str, Any]] = {
 
 
 def is_token(text: str) -> bool:
-    """Tell whether a text can be a token: one that a request takes as a header."""
+    """Return whether a text is a valid token: one that fits into a request header."""
     return TOKEN.fullmatch(text) is not None
 
 
 def is_address(text: str) -> bool:
-    """Tell whether a text is the address of a server, with its scheme, and maybe with a port and a path."""
+    """Return whether a text is a server's address with its scheme, optionally with a port and a path."""
     try:
         parts = urllib.parse.urlsplit(text)
         return bool(is_token(text) and parts.hostname and parts.port != 0 and not parts.query and not parts.fragment)
@@ -144,20 +144,20 @@ def is_address(text: str) -> bool:
 
 
 def awx_settings(given: Any) -> dict[str, Any]:
-    """Return the settings of an AWX, complete.
+    """Return the complete settings of an AWX.
 
     Args:
-        given: ``fleet_awx``, as inventory/examples/mixed/awx.yml explains it. Templates' credentials are those of AWX.
+        given: ``fleet_awx``, as explained in inventory/examples/mixed/awx.yml.
 
     Returns:
         ``organization``, ``prefix``, ``collections``, ``execution_environment``, ``project``, ``inventory``,
         ``forks``, ``approval_timeout``, ``teams``, ``rollout_approvers``, ``notifications``, ``schedules``;
-        ``credentials``, of each its key, name and type; ``types``, the toolkit's own credential types; ``runs``, the
-        names of the credentials that jobs get, and ``controller``, that of the one that writes approvals, or ``''``;
-        ``told``, names of notifications by what they report.
+        ``credentials``: key, name and type of each; ``types``: the toolkit's own credential types; ``runs``: the
+        names of the credentials that jobs get; ``controller``: the name of the credential that writes approvals, or
+        ``''``; ``told``: names of notifications by event.
 
     Raises:
-        InputError: with every mistake, a line each; no secret is ever in it.
+        InputError: with all mistakes, one on each line. The message never contains a secret.
     """
     problems: list[str] = []
     given = _filled("fleet_awx", given, problems)
@@ -172,7 +172,7 @@ def awx_settings(given: Any) -> dict[str, Any]:
         except InputError as problem:
             problems.append(str(problem))
         else:
-            found |= {key: value} if key else {}  # what credentials hold is not kept
+            found |= {key: value} if key else {}  # the values of credentials are not stored
     problems += [f"fleet_awx: {text}" for text in _differing(names)]
     problems += _own_approvers(found.get("teams", {}), found.get("rollout_approvers", []))
     if problems:
@@ -186,7 +186,7 @@ def awx_settings(given: Any) -> dict[str, Any]:
 
 
 def _differing(names: Known) -> list[str]:
-    """Return which keys are there under an old and a new name, with different values."""
+    """Return messages on keys that are set under an old and a new name with different values."""
     pairs = [(old, names.get(old), names.get(ALIASES[old])) for old in OLD_KEYS]
     return [
         differ(old, (one, other), hidden=True) for old, one, other in pairs if None not in (one, other) and one != other
@@ -194,9 +194,9 @@ def _differing(names: Known) -> list[str]:
 
 
 def _filled(path: str, value: Any, problems: list[str]) -> Any:
-    """Return a value without what Ansible cannot fill in when it is read, such as a file that is missing.
+    """Return a value without the parts that Ansible cannot template, such as the content of a missing file.
 
-    ``problems`` gets a sentence for each of these.
+    ``problems`` gets a message for each of these parts.
     """
     if not isinstance(value, (Mapping, list)):
         return value
@@ -206,7 +206,7 @@ def _filled(path: str, value: Any, problems: list[str]) -> Any:
         try:
             part = value[key]
         except Exception as problem:
-            text = str(problem).rpartition(" marker was tripped: ")[2]  # Ansible's own words in front of a reason
+            text = str(problem).rpartition(" marker was tripped: ")[2]  # removes Ansible's own prefix of the reason
             problems.append(f"{where}: cannot be read: {one_line(text)[:300]}")
         else:
             found[key] = _filled(where, part, problems)
@@ -214,16 +214,16 @@ def _filled(path: str, value: Any, problems: list[str]) -> Any:
 
 
 def awx_refusal(given: Any, state: Any = "present", update_secrets: Any = False, old: Any = None) -> list[str]:
-    """Return what is wrong with the settings of an AWX and with what a run is to do, a sentence each.
+    """Return messages on mistakes in the settings of an AWX and in the options of a run.
 
     Args:
         given: ``fleet_awx``.
         state: ``awx_state``.
         update_secrets: ``awx_update_secrets``.
-        old: the same as ``given`` under the variable's old name.
+        old: the settings under the variable's old name.
     """
     if given is not None and old is not None:
-        # Without what Ansible cannot fill in, of which the reader of the settings says why.
+        # Compare without the parts that Ansible cannot template; awx_settings reports these.
         if _filled("", given, []) != _filled("", old, []):
             return [differ(OLD["fleet_awx"], (old, given), hidden=True)]
         old = None
@@ -238,17 +238,17 @@ def awx_refusal(given: Any, state: Any = "present", update_secrets: Any = False,
 
 
 def awx_inputs(given: Known, key: str) -> dict[str, Any]:
-    """Return the inputs of one credential, by AWX's names; secrets are among them.
+    """Return the inputs of one credential by AWX's field names, including secrets.
 
     Args:
         given: ``fleet_awx``.
-        key: of the credential, as ``awx_settings`` lists it.
+        key: key of the credential, as ``awx_settings`` lists it.
     """
     return _inputs(key, _credentials()[key][0], _said(given, key))
 
 
 def awx_models(of_hosts: Iterable[Any]) -> list[str]:
-    """Return the names of the models of all hosts, each once, in their order; what is not a list has none.
+    """Return the names of the models of all hosts, each once, in their order; values that are not lists are ignored.
 
     Args:
         of_hosts: ``vllm_models`` of each host.
@@ -258,12 +258,12 @@ def awx_models(of_hosts: Iterable[Any]) -> list[str]:
 
 
 def awx_default(of_hosts: Iterable[Known], name: str, otherwise: Any) -> Any:
-    """Return what a survey answers by itself: what the inventory says, so that who changes nothing says nothing else.
+    """Return the default answer of a survey question: the inventory's value, so that users keep it by default.
 
     Args:
         of_hosts: variables of each host.
-        name: of the variable.
-        otherwise: the toolkit's own default, taken where the hosts differ, or say none; its type is that of the answer.
+        name: name of the variable.
+        otherwise: the toolkit's default, used if the hosts differ or do not set the variable; the answer has its type.
     """
     said = {
         json.dumps(value, default=str): value
@@ -277,18 +277,17 @@ def awx_default(of_hosts: Iterable[Known], name: str, otherwise: Any) -> Any:
         return ("true" if is_true(value) else "false") if is_flag_text(value) else otherwise
     if isinstance(otherwise, str):
         return str(value)
-    # Ansible's numbers are of types of its own; true is an integer to Python.
+    # Ansible has its own number types; in Python, true is an integer.
     return otherwise if isinstance(value, bool) or not isinstance(value, (type(otherwise), int)) else value
 
 
 def awx_report(plan: Any, rollout: Any) -> str:
-    """Return what an approver reads: the waves and all that is due; later how each host has fared.
+    """Return the text for an approver: the waves and all pending changes; later the result of each host.
 
-    AWX's page shows it without its ends of lines, so it is made of sentences.
+    AWX's page shows it without line breaks, so it consists of sentences.
 
     Args:
-        plan, rollout: artifacts ``gaudi_plan`` and ``gaudi_rollout`` of the jobs before, or something else where there
-            are none.
+        plan, rollout: artifacts ``gaudi_plan`` and ``gaudi_rollout`` of the previous jobs; other values count as none.
     """
     waves, due = (one if isinstance(one, Mapping) else {} for one in (rollout, plan))
     hosts = [str(one.get("text", "")).replace("\n", " ") for one in (waves.get("hosts") or {}).values()]
@@ -304,11 +303,11 @@ def awx_report(plan: Any, rollout: Any) -> str:
 
 
 def awx_nothing_left(rollout: Any, node: str) -> str:
-    """Return why nobody has to approve; empty where a wave is left, or where no job has left its waves.
+    """Return why no approval is needed; empty if a wave is left, or if no job has reported its waves.
 
     Args:
-        rollout: artifact ``gaudi_rollout`` of the jobs before.
-        node: identifier of the approval: before the waves, the canary has changed already.
+        rollout: artifact ``gaudi_rollout`` of the previous jobs.
+        node: identifier of the approval; before the waves, the canary has already changed.
     """
     waves = rollout.get("waves") if isinstance(rollout, Mapping) else None
     if not isinstance(waves, list) or waves[1 if node == "approve the waves" else 0 :]:
@@ -318,12 +317,12 @@ def awx_nothing_left(rollout: Any, node: str) -> str:
 
 
 def awx_credentials() -> list[str]:
-    """Return the names of all credentials that there may be, without the prefix."""
+    """Return the names of all possible credentials, without the prefix."""
     return [name for _, name in _credentials().values()]
 
 
 def _credentials() -> dict[str, tuple[str, str]]:
-    """Return the credentials that there may be, by where they stand in the settings: their type, and their name."""
+    """Return the type and name of all possible credentials, by their key in the settings."""
     return {
         "machine": (MACHINE, "hosts"),
         "vault": (VAULT, "vault"),
@@ -366,7 +365,7 @@ def _inputs(key: str, kind: str, given: Any) -> dict[str, Any]:
     if kind == "vllm_secrets":
         if not isinstance(given, Mapping) or not all(isinstance(one, Mapping) for one in given.values()):
             raise InputError(f"{label}: (hidden) is not a mapping of models to their variables, as in an inventory")
-        # JSON is YAML too, and has one form of each value.
+        # JSON is valid YAML and has only one form for each value.
         try:
             return {"vllm_secrets": json.dumps(given, sort_keys=True)}
         except TypeError:
@@ -392,7 +391,7 @@ def _inputs(key: str, kind: str, given: Any) -> dict[str, Any]:
 
 
 def _check_fields(label: str, said: Known, names: Iterable[str], needed: Sequence[str]) -> None:
-    """Refuse what AWX would refuse of a credential when all that comes before it has been made."""
+    """Refuse a credential that AWX would refuse later, after other objects have been created."""
     if not said:
         raise InputError(f"{label}: is empty; leave it out, or set some of {', '.join(names)}")
     for name in needed:
@@ -420,7 +419,7 @@ def _text(key: str, value: Any, default: str | None, *, empty: bool = False) -> 
 
 
 def _name(key: str, value: Any, default: str | None = None) -> str:
-    """Return a name, or its begin: AWX takes blanks at both ends of one away, and the next run would not find it."""
+    """Return a name or prefix; AWX strips blanks at its ends, and the next run would not find the object."""
     text = _text(key, value, default, empty=key == "prefix")
     where = ("begins", text != text.lstrip()) if key == "prefix" else ("begins or ends", text != text.strip())
     if where[1]:
@@ -474,7 +473,7 @@ def _inventory(value: Any) -> dict[str, Any]:
     names = mapping("", "fleet_awx.inventory", value, "a mapping with path, or hosts")
     known("fleet_awx.inventory", names, ("path", "project", "hosts"))
     hosts = names.get("hosts") or {}
-    # Variables of hosts may hold passwords.
+    # Host variables may contain passwords, so they are hidden.
     if not isinstance(hosts, Mapping) or not all(isinstance(one, str) and one for one in hosts):
         raise InputError("fleet_awx.inventory.hosts: (hidden) is not a mapping of hosts to their variables")
     for name, said in hosts.items():
@@ -513,7 +512,7 @@ def _approvers(value: Any) -> list[str]:
 
 
 def _own_approvers(teams: Mapping[str, Sequence[str]], approvers: Sequence[str]) -> list[str]:
-    """Return who could approve what they launched themselves."""
+    """Return messages on approvers who could approve their own rollouts."""
     return [
         f"fleet_awx.rollout_approvers: {name} is in teams.{team} too, and could approve a rollout of their own; "
         "name users who are in neither operator nor admin"
@@ -549,7 +548,7 @@ def _notifications(value: Any) -> list[dict[str, Any]]:
 
 
 def _check_configuration(label: str, given: Any, needed: Mapping[str, type]) -> None:
-    """Refuse what AWX would refuse of a notification when all that comes before it has been made."""
+    """Refuse a notification that AWX would refuse later, after other objects have been created."""
     if not isinstance(given, Mapping):
         raise InputError(f"{label}: (hidden) is not a mapping, as AWX has it for this type")
     wrong = [

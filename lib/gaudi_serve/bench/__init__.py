@@ -1,1 +1,1 @@
-"""Benchmarks: loads, the tool that sends them, kept results, and how two of them compare."""
+"""Benchmarks: loads, the tool that sends them, saved results, and their comparison."""

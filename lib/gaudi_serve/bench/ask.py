@@ -1,4 +1,4 @@
-"""What a user asks of a benchmark: every mistake in it at once, before any server is asked."""
+"""Validates the options of a benchmark: it reports all mistakes before any load is sent."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from .loads import PROFILES, SHORT, Load, load_named, load_of_trace, site_profil
 from .results import FILE
 from .sweep import KINDS, read_limits
 
-# What a user may write with -e, or in the inventory.
+# The variables that a user may set with -e or in the inventory.
 VARIABLES = (
     *("model", "profile", "trace", "trace_columns", "trace_time_unit", "repetitions", "warmup", "concurrency"),
     *("through", "compare", "compare_fails", "sweep", "sweep_most", "objectives"),
@@ -26,9 +26,9 @@ VARIABLES = (
 )
 REPETITIONS = 5
 TIMEOUT_S = 3600
-MOST_TRACE = 20_000  # requests: they travel to the host with each repetition
+MOST_TRACE = 20_000  # requests; they are copied to the host for each repetition
 DIRECT, GATEWAY = "direct", "gateway"
-# What the short measurement takes none of.
+# Variables that the short measurement does not accept.
 OF_LOADS = (
     *("concurrency", "sweep", "sweep_most", "objectives", "through", "compare", "compare_fails"),
     *("repetitions", "warmup", "benchmark_on_serving"),
@@ -42,11 +42,11 @@ COMPARES = re.compile(r"[0-9a-f]{6,64}")
 
 @dataclass(frozen=True)
 class Ask:
-    """What is to be measured.
+    """The options of a benchmark.
 
-    load: None for the short measurement. through: direct, gateway, or the address of what stands before the server.
-    compare: last, the path of a file, or the beginning of a digest; empty for none. sweep: concurrency or request_rate;
-    empty for none. most: where a sweep ends.
+    load: None for the short measurement. through: direct, gateway, or an address in front of the server. compare:
+    last, the path of a file, or the beginning of a digest; empty for none. sweep: concurrency or request_rate;
+    empty for none. most: the end of a sweep.
     """
 
     model: str
@@ -64,10 +64,10 @@ class Ask:
 
 
 def read_ask(asked: Mapping[str, Any]) -> tuple[Ask | None, list[str]]:
-    """Return what is asked, and why it cannot be, a sentence each.
+    """Return the options of a benchmark, and messages on mistakes; with mistakes, the options are None.
 
     Args:
-        asked: by the names of ``VARIABLES``; what is empty is not given.
+        asked: values by the names of ``VARIABLES``; empty values count as not set.
     """
     wrong: list[str] = []
     wrong += [
@@ -98,13 +98,13 @@ def read_ask(asked: Mapping[str, Any]) -> tuple[Ask | None, list[str]]:
 
 
 def _says(asked: Mapping[str, Any], name: str) -> bool:
-    """Tell whether a variable is given, with another value than the one that it has by itself."""
+    """Return whether a variable is set to a value other than its default."""
     value = asked.get(name)
     return value not in (None, "") and not any(same(value, default) for default in DEFAULTS.get(name, ()))
 
 
 def _without_effect(asked: Mapping[str, Any]) -> list[str]:
-    """Return which variables say something that nothing else in the same call makes use of."""
+    """Return messages on variables that have no effect in this call."""
     needs = {"compare_fails": "compare", "sweep_most": "sweep", "objectives": "sweep"}
     wrong = [
         f"{name}: has no effect without {other}"
@@ -116,7 +116,7 @@ def _without_effect(asked: Mapping[str, Any]) -> list[str]:
 
 
 def _short_alone(asked: Mapping[str, Any]) -> list[str]:
-    """Return what the short measurement has no use for."""
+    """Return messages on variables that the short measurement does not accept."""
     if asked.get("profile") not in (None, "", SHORT):
         return []
     given = [name for name in OF_LOADS if _says(asked, name)]

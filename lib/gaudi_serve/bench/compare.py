@@ -1,4 +1,4 @@
-"""What a run is compared with, and what the comparison says; only like cases are compared."""
+"""Compares a run with earlier runs of the same case."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from .results import last_run, moment, read_results
 from .statistics import UNKNOWN, Compared, compared, noise_floors, verdict
 
 Known = Mapping[str, Any]
-# What may differ between two runs that are compared, and is said: most often it is what the comparison is about.
+# Values that may differ between compared runs; differences are shown, because they are often the subject.
 SAID = ("host", "launch", "image", "driver", "release", "toolkit")
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """One model's new results against earlier ones.
+    """The comparison of one model's new results with earlier ones.
 
-    verdict: of all figures together. lines: for a reader.
+    verdict: of all figures together. lines: for the user.
     """
 
     verdict: str
@@ -29,7 +29,7 @@ class Comparison:
     figures: list[Compared] = field(default_factory=list)
 
     def as_dict(self) -> dict[str, Any]:
-        """Return it as data."""
+        """Return the comparison as data."""
         rows = [
             {
                 **{"figure": one.figure.text, "old": one.old, "new": one.new, "ratio": round(one.ratio, 4)},
@@ -42,11 +42,11 @@ class Comparison:
 
 
 def compare(new: Sequence[Known], kept: Sequence[Known], with_what: str) -> Comparison:
-    """Return how a run's lines of one model compare with earlier ones.
+    """Return the comparison of a run's lines for one model with earlier ones.
 
     Args:
-        new: its lines.
-        kept: all lines of the kept results, those of this run among them.
+        new: the lines of the run.
+        kept: all saved lines, including those of this run.
         with_what: last, the path of a file, or the beginning of a launch's digest.
     """
     first = new[0]
@@ -64,7 +64,7 @@ def compare(new: Sequence[Known], kept: Sequence[Known], with_what: str) -> Comp
     if not all(sound):
         return Comparison(UNKNOWN, [*lines, "nothing is left to compare"])
     like = (one for one in _like(kept, first) if one["case"] == first["case"] and one["host"] == first["host"])
-    # What was disturbed, and the run in question, say nothing of the noise.
+    # Disturbed repetitions and the run itself must not influence the noise.
     floors = noise_floors(one for one in like if not one.get("not_comparable"))
     found = compared(sound[0], sound[1], floors)
     said = verdict(found)
@@ -72,10 +72,10 @@ def compare(new: Sequence[Known], kept: Sequence[Known], with_what: str) -> Comp
 
 
 def _earlier(first: Known, kept: Sequence[Known], with_what: str) -> tuple[list[Known], list[str]]:
-    """Return the lines that a run may be compared with, and what is wrong with a file of them."""
+    """Return the earlier lines that a run may be compared with, and problems of their file."""
     if Path(with_what).is_file():
         found = read_results(with_what)
-        # The file may be the one that this run has just been added to, and may have other hosts alone.
+        # The file may already contain this run, and may contain other hosts only.
         others = _like(found.records, first)
         return [one for one in others if one["host"] == first["host"]] or others, found.problems
     others = [one for one in _like(kept, first) if one["host"] == first["host"]]
@@ -85,7 +85,7 @@ def _earlier(first: Known, kept: Sequence[Known], with_what: str) -> tuple[list[
 
 
 def _like(records: Sequence[Known], first: Known) -> list[Known]:
-    """Return the lines of other runs of the same model; of servers that have several, of that one."""
+    """Return the lines of other runs of the same model, by its served name."""
     served = _served(first)
     return [one for one in records if one.get("run") != first.get("run") and _served(one) == served]
 
@@ -95,7 +95,7 @@ def _served(record: Known) -> tuple[str, str]:
 
 
 def _nothing(first: Known, old: Sequence[Known], with_what: str) -> list[str]:
-    """Return why nothing is compared: what differs, by the newest line that is nearest."""
+    """Return why nothing can be compared: how the newest line's case differs."""
     if not old:
         return [f"compare {with_what}: nothing is kept of model {first['model']} there yet"]
     newest = max(old, key=moment)

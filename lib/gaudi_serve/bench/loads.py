@@ -1,4 +1,4 @@
-"""Loads of a benchmark: the catalogue of profiles, and what a site writes beside it."""
+"""Loads of a benchmark: the toolkit's profiles, and the site's own."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ from ..core.words import counted
 
 VARIABLE = "benchmark_profiles"
 SHORT = "short"
-PER_SLOT = 10  # requests for each that is under way at a time: filling and draining is a tenth of the time then
+PER_SLOT = 10  # requests for each concurrent one, so that ramp-up and drain take a tenth of the time
 RATE_S = 120  # seconds of requests at a rate
-# Tokens of which one number of a replayed trace stands for: vLLM makes the prompt's part of it.
+# Tokens for each hash id of a replayed trace: vLLM generates that part of the prompt from the id.
 CHUNK = 512
 
 
 @dataclass(frozen=True)
 class Load:
-    """What a benchmark sends.
+    """The load of a benchmark.
 
-    profile: its name. input_tokens, output_tokens: of each request; the means of a trace. requests: how many.
-    concurrency: how many at a time, in a closed loop. request_rate: how many a second, in an open loop. spread: lengths
-    are from (1 - spread) to (1 + spread) of these. trace: requests with arrivals and lengths of their own. note: what
-    differs from its source.
+    profile: its name. input_tokens, output_tokens: of each request; the means of a trace. requests: their number.
+    concurrency: concurrent requests, in a closed loop. request_rate: requests a second, in an open loop. spread:
+    lengths vary from (1 - spread) to (1 + spread) times these. trace: requests with their own arrivals and lengths.
+    note: how the load differs from its source.
     """
 
     profile: str
@@ -50,22 +50,22 @@ class Load:
         return math.ceil(self.input_tokens * (1 + self.spread)), math.ceil(self.output_tokens * (1 + self.spread))
 
     def but(self, **values: Any) -> Load:
-        """Return it with other values."""
+        """Return a copy with other values."""
         return replace(self, **values)
 
     def with_concurrency(self, concurrency: int) -> Load:
-        """Return it with another concurrency, and as many requests for each slot as before."""
+        """Return a copy with another concurrency, and the same number of requests for each slot."""
         each = self.requests / self.concurrency if self.concurrency else PER_SLOT
         return self.but(concurrency=concurrency, request_rate=None, requests=max(1, round(each * concurrency)))
 
     def with_rate(self, rate: float) -> Load:
-        """Return it with a rate, and requests for two minutes of it."""
+        """Return a copy with a request rate, and requests for two minutes."""
         return self.but(concurrency=None, request_rate=rate, requests=max(20, round(rate * RATE_S)))
 
     def case(self, through: str) -> dict[str, Any]:
-        """Return what makes two runs alike: everything of the load, and whether a gateway stands between.
+        """Return the values that must be equal for two runs to be compared: the load, and how it reaches the server.
 
-        Neither the profile's name nor its note is part of it.
+        The profile's name and its note do not count.
         """
         given = {key: value for key, value in asdict(self).items() if key not in ("profile", "note", "trace")}
         return {
@@ -76,7 +76,7 @@ class Load:
 
     @property
     def text(self) -> str:
-        """Return it for a reader."""
+        """Return the load as text."""
         if self.trace:
             return f"{counted(len(self.trace), 'request')} at the times of the trace"
         how = f"{self.concurrency} at a time" if self.concurrency else f"{self.request_rate:g} a second"
@@ -102,7 +102,7 @@ NO_SONNET = (
     "the vendor sends sonnets with a common prefix, a dataset that vLLM 0.32 no longer has; random tokens of the same "
     "lengths take its place"
 )
-# The loads of the vendor's own recipes, docs/guides/benchmark.md names each. What a rollout measures is the short one.
+# The loads of the vendor's recipes; docs/guides/benchmark.md lists the sources. Rollouts use the short measurement.
 PROFILES = {
     one.profile: one
     for one in (
@@ -115,7 +115,7 @@ PROFILES = {
         _vendor("plugin-2048-2048-8", (2048, 2048), 8, 80, NO_SONNET),
     )
 }
-# Of twelve answers there are four at a time; their prompts are a question of the smoke test.
+# Twelve answers, four at a time; the prompts are those of the smoke test.
 SHORT_CASE: dict[str, Any] = {"short": True, "requests": 12, "concurrency": 4, "output_tokens": 48, "through": "direct"}
 
 NAME = matching(r"[a-z0-9][a-z0-9._-]{0,62}")
@@ -131,10 +131,10 @@ RULES = {
 
 
 def site_profiles(given: Any) -> tuple[dict[str, Load], list[Problem]]:
-    """Return the profiles that a site has written, and what is wrong with them, as (key, value, what is allowed).
+    """Return the site's profiles, and their mistakes as (key, value, what is allowed).
 
     Args:
-        given: ``benchmark_profiles``, a mapping of names to mappings; None where there is none.
+        given: ``benchmark_profiles``, a mapping of names to mappings; or None.
     """
     if given in (None, "", {}):
         return {}, []
@@ -168,14 +168,14 @@ def benchmark_names(of_hosts: Iterable[Any]) -> list[str]:
     """Return the names of all profiles, the short one first.
 
     Args:
-        of_hosts: ``benchmark_profiles`` of hosts; what is wrong with them is said elsewhere.
+        of_hosts: ``benchmark_profiles`` of hosts; mistakes are ignored here.
     """
     own = {name for one in of_hosts for name in site_profiles(one)[0]}
     return [SHORT, *PROFILES, *sorted(own)]
 
 
 def load_named(name: str, site: Mapping[str, Load]) -> tuple[Load | None, list[str]]:
-    """Return a profile, and why there is none of this name."""
+    """Return the profile of this name, and messages if there is none."""
     known = {**PROFILES, **site}
     if name in known:
         return known[name], []
@@ -185,8 +185,8 @@ def load_named(name: str, site: Mapping[str, Load]) -> tuple[Load | None, list[s
 
 
 def load_of_trace(name: str, requests: Sequence[Request]) -> Load:
-    """Return the load that replays a trace: its requests at its times."""
-    # A server answers with one token at least.
+    """Return the load that replays a trace with its requests and arrival times."""
+    # A server generates at least one token.
     taken = tuple(Request(one.arrival_s, one.input_tokens, max(1, one.output_tokens)) for one in requests)
     means = (sum(one.input_tokens for one in taken), sum(one.output_tokens for one in taken))
     prompt, answer = (max(1, round(total / len(taken))) for total in means)
@@ -194,7 +194,7 @@ def load_of_trace(name: str, requests: Sequence[Request]) -> Load:
 
 
 def trace_text(requests: Sequence[Request]) -> str:
-    """Return a trace as vLLM's dataset timed_trace reads it: no two prompts begin alike."""
+    """Return a trace in the format of vLLM's dataset timed_trace; no two prompts have the same beginning."""
     lines, number = [], 0
     for one in requests:
         parts = -(-one.input_tokens // CHUNK)

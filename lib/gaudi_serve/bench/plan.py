@@ -1,4 +1,4 @@
-"""What a benchmark would do on each host, why it cannot, and how long it takes, before any load is sent."""
+"""The plan of a benchmark on each host: what it sends, why it cannot run, and its duration."""
 
 from __future__ import annotations
 
@@ -23,18 +23,18 @@ from .sweep import percentile
 from .tool import Endpoint, Tool
 
 CHAT = {"text", "any", "image", "audio", "video", "tools"}
-TOKEN_S = 0.05  # between two tokens, where a server has served nobody yet
-START_S = 10.0  # of the tool, each time
+TOKEN_S = 0.05  # seconds between two tokens, if a server has no statistics yet
+START_S = 10.0  # start of the tool for each run
 LOOPBACK = "127.0.0.1"
 Known = Mapping[str, Any]
 
 
 @dataclass(frozen=True)
 class Target:
-    """One model on one host that is measured, complete.
+    """One model on one host with all options of its measurement.
 
-    about: what of it a kept result has. key: what a gateway asks for; a server that is asked itself has its own. seqs:
-    requests that the server works on at a time. objectives: of a sweep. notes: what a reader must know.
+    about: the model's data for saved results. key: the key that a gateway requires; a server's own key is not stored
+    here. seqs: concurrent requests of the server. objectives: of a sweep. notes: for the user.
     """
 
     host: str
@@ -56,11 +56,11 @@ class Target:
         return self.tool.argv(load, self.endpoint, seed, more)
 
     def case(self, load: Load) -> dict[str, Any]:
-        """Return what makes two runs of it alike."""
+        """Return the values that must be equal for two runs to be compared."""
         return load.case(self.through)
 
     def seconds(self, load: Load, kept: Sequence[Known] = ()) -> float:
-        """Return how long one run of a load takes: as kept ones of the same case took, else by the server's tokens."""
+        """Return the seconds of one run of a load: from saved runs of the same case, or estimated from its tokens."""
         same = digest(self.case(load))
         took = [float(one["seconds"]) for one in kept if one.get("case") == same and one.get("seconds")]
         if took:
@@ -72,7 +72,7 @@ class Target:
         return START_S + load.requests / (load.concurrency or 1) * load.output_tokens * self.token_s
 
     def lines(self, kept: Sequence[Known]) -> list[str]:
-        """Return what is about to happen, for a reader."""
+        """Return the planned measurement as lines for the user."""
         where = f"{self.host}: model {self.about['served']}"
         tool = f"by {' '.join(self.tool.command[:3])} of its image (vLLM {self.tool.version}), {self.through}"
         if self.ask.sweep:
@@ -88,26 +88,26 @@ class Target:
 
     @property
     def limit(self) -> float | None:
-        """Return where a sweep ends."""
+        """Return the highest load of a sweep; None without a limit."""
         ends = [self.ask.most, self.seqs if self.ask.sweep == "concurrency" else None]
         return min((float(one) for one in ends if one), default=None)
 
 
 @dataclass(frozen=True)
 class Entry:
-    """Where a load goes: its address, whether a key is needed, and the key."""
+    """The destination of a load: its address, and the key if one is required."""
 
     url: str
     key: str = ""
 
 
 def targets_of(host: str, ask: Ask, probed: Known, hostvars: Mapping[str, Known]) -> tuple[list[Target], list[str]]:
-    """Return what is measured on a host, and why it cannot be, a sentence each.
+    """Return the measurements of a host, and messages on why there are none.
 
     Args:
         host: its name.
-        ask: with a load.
-        probed: what module vllm_bench returned of it.
+        ask: options with a load.
+        probed: the result of module vllm_bench.
         hostvars: variables by host, for objectives and gateways.
     """
     where = f"{host}: model {ask.model}"
@@ -153,7 +153,7 @@ def _named(through: str) -> str:
 
 
 def _unfit(ask: Ask, load: Load, one: Known, probed: Known) -> list[str]:
-    """Return what of a load the server does not take."""
+    """Return messages on parts of a load that the server does not accept."""
     prompt, answer = load.longest
     most, seqs, wrong = one["max_model_len"], probed["max_num_seqs"], []
     if most and prompt + answer > most:
@@ -170,7 +170,7 @@ def _unfit(ask: Ask, load: Load, one: Known, probed: Known) -> list[str]:
 
 
 def _beside_others(ask: Ask, load: Load, probed: Known) -> tuple[Load, list[str], list[str]]:
-    """Return the load as it may be sent beside others' requests, why it may not, and what is to be said of it."""
+    """Return the load adapted to other requests on the server, messages on why it may not be sent, and notes."""
     notes = []
     if others := {name: count for name, count in (probed.get("others") or {}).items() if count}:
         said = ", ".join(f"{name} has {count}" for name, count in others.items())
@@ -199,13 +199,13 @@ def _beside_others(ask: Ask, load: Load, probed: Known) -> tuple[Load, list[str]
 
 
 def busy_refusal(host: str, ask: Ask, probed: Known) -> list[str]:
-    """Return why a host whose server is measured with others must not be, a sentence each; empty where it may."""
+    """Return messages on why a host may not be measured together with others; empty if it may."""
     load = ask.load
     return [f"{host}: model {ask.model}: {text}" for text in (_beside_others(ask, load, probed)[1] if load else [])]
 
 
 def _objectives(host: str, ask: Ask, hostvars: Mapping[str, Known]) -> tuple[Objectives | None, str]:
-    """Return the objectives of a sweep, and why there are none."""
+    """Return the objectives of a sweep, and a message if there are none."""
     if not ask.sweep or ask.objectives:
         return ask.objectives, ""
     known = hostvars[host]
@@ -225,10 +225,10 @@ def _objectives(host: str, ask: Ask, hostvars: Mapping[str, Known]) -> tuple[Obj
 
 
 def _entry(host: str, ask: Ask, served: str, own: str, hostvars: Mapping[str, Known]) -> Entry:
-    """Return where a load goes.
+    """Return the destination of a load.
 
     Raises:
-        InputError: where there is no gateway, or it has no key for this.
+        InputError: if there is no gateway, or no key for it.
     """
     key = str(value_of(hostvars[host], "benchmark_api_key") or "")
     if ask.through == DIRECT:
@@ -238,7 +238,7 @@ def _entry(host: str, ask: Ask, served: str, own: str, hostvars: Mapping[str, Kn
     gateways = [name for name in hostvars if is_gateway(hostvars[name])]
     if not gateways:
         raise InputError("through: gateway: no host of the inventory has fleet_gateway; leave through out")
-    # The one on this host, where it is one.
+    # Prefer a gateway on the same host.
     name = host if host in gateways else gateways[0]
     settings = value_of(hostvars[name], "fleet_gateway")
     gateway = read_gateway(settings)
@@ -258,7 +258,7 @@ def _entry(host: str, ask: Ask, served: str, own: str, hostvars: Mapping[str, Kn
 
 
 def _address(name: str, host: str, address: str, hostvars: Mapping[str, Known]) -> str:
-    """Return where a host reaches a gateway."""
+    """Return the address at which a host reaches a gateway."""
     if name == host:
         return EVERYWHERE.get(address, address)
     if address in EVERYWHERE:

@@ -1,6 +1,6 @@
-"""Published figures, as data with their sources, and which of them are about a case like a measured one.
+"""Published figures with their sources, and which of them match the case of a measurement.
 
-docs/guides/benchmark.md has the same table with what it does not say.
+docs/guides/benchmark.md has the same table with further explanations.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ MAY_DIFFER = "precision, release, cards' power limit, buckets and a client on th
 
 @dataclass(frozen=True)
 class Published:
-    """One figure: of which model (a pattern of its name or folder), on which cards, for which lengths.
+    """One published figure: its model (a pattern of name or folder), cards and lengths.
 
-    concurrency: None of an offline batch.
+    concurrency: None for an offline batch.
     """
 
     model: str
@@ -37,7 +37,7 @@ class Published:
 
     @property
     def text(self) -> str:
-        """Return it as a sentence."""
+        """Return the figure as a sentence."""
         times = [
             f"mean {name} {value:g} ms" for name, value in (("TTFT", self.ttft_ms), ("TPOT", self.tpot_ms)) if value
         ]
@@ -81,12 +81,12 @@ PUBLISHED = (
     *_offline(MISTRAL, GAUDI2, 1, OFFLINE_2, _rows((896, 18023), (120, 11294), (120, 1427), (44, 3947))),
     *_offline(LLAMA_3_8B, GAUDI2, 1, OFFLINE_2, _rows((2429, 18201), (289, 11138), (179, 2028), (155, 5511))),
 )
-# How the names of devices begin.
+# Beginnings of device names.
 CARDS = {"hl-2": GAUDI2, "hl-3": GAUDI3}
 
 
 def published_for(record: Mapping[str, Any]) -> list[Published]:
-    """Return the published figures of a case like that of a kept line: model, cards, lengths, concurrency if known."""
+    """Return the published figures for a saved line's model, cards, lengths and concurrency (if published)."""
     load, cards = record.get("load") or {}, record.get("cards") or {}
     kind = next((name for begin, name in CARDS.items() if str(cards.get("kind")).lower().startswith(begin)), "")
     names = " ".join(str(record.get(key) or "") for key in ("model", "served", "weights")).lower()
@@ -101,7 +101,7 @@ def published_for(record: Mapping[str, Any]) -> list[Published]:
 
 
 def published_lines(record: Mapping[str, Any], measured: float) -> list[str]:
-    """Return the published figures beside what was measured, and why these may differ."""
+    """Return the published figures compared with a measurement, and why they may differ."""
     found = published_for(record)
     lines = [f"published: {one.text}: this is {measured / one.output_tokens_s:.0%} of it" for one in found]
     offline = [SERVED_LESS] if any(one.concurrency is None for one in found) else []

@@ -1,4 +1,4 @@
-"""Kept results as they are made: of a load, and of the short measurement that rollouts take too."""
+"""Creates the lines of saved results, for loads and for the short measurement that rollouts also use."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Known = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class Run:
-    """What all results of a run share: its name, the host, and who began it (benchmark or rollout)."""
+    """The common values of all results of a run: its name, the host, and its origin (benchmark or rollout)."""
 
     name: str
     host: str
@@ -29,20 +29,20 @@ class Run:
 
     @classmethod
     def of(cls, known: Known, begin: float, toolkit: str, by: str = "benchmark") -> Run:
-        """Return it of a host's variables.
+        """Return the run for a host's variables.
 
         Args:
-            known: read are ``inventory_hostname``, ``gaudi_host`` and ``accelerator_release``.
+            known: uses ``inventory_hostname``, ``gaudi_host`` and ``accelerator_release``.
             begin: seconds since the epoch.
             toolkit: its version.
-            by: who began it.
+            by: benchmark or rollout.
         """
         stamp = datetime.fromtimestamp(begin, timezone.utc).strftime("%Y%m%dT%H%M%S.%fZ")
         release = str(known.get("accelerator_release") or "")
         return cls(stamp, str(known["inventory_hostname"]), known.get("gaudi_host") or {}, release, toolkit, by)
 
     def base(self, about: Known, now: float) -> dict[str, Any]:
-        """Return what every line has of the model, the host and the time."""
+        """Return the values of model, host and time for a line."""
         ids = list(about.get("module_ids") or [])
         kind = str(self.facts.get("device_name") or self.facts.get("accelerator") or "")
         named = ("model", "served", "launch", "launch_profile", "image", "image_id", "command")
@@ -61,17 +61,17 @@ class Run:
 
 
 def of_load(run: Run, target: Target, load: Load, step: Known, measured: Known) -> tuple[dict[str, Any], str]:
-    """Return the line of one repetition, and the raw text beside it.
+    """Return the line of one repetition, and its raw result.
 
     Args:
-        run: that it is of.
-        target: what was measured.
-        load: what was sent.
+        run: the run of the repetition.
+        target: the measured model.
+        load: the load that was sent.
         step: ``repetition``, ``seed``, ``argv``.
-        measured: what module vllm_bench returned.
+        measured: the result of module vllm_bench.
 
     Raises:
-        InputError: where not one request was answered.
+        InputError: if no request succeeded.
     """
     raw = json.loads(measured["result"])
     lost = failed(raw, load.requests)
@@ -98,7 +98,7 @@ def of_load(run: Run, target: Target, load: Load, step: Known, measured: Known) 
 
 
 def not_comparable(measured: Known, lost: int) -> list[str]:
-    """Return why a repetition says nothing beside others."""
+    """Return why a repetition cannot be compared with others; empty if it can."""
     found = []
     if measured["compiled"]:
         found.append(f"{measured['compiled']} shapes were compiled while it was measured")
@@ -113,11 +113,11 @@ def of_short(run: Run, about: Known, measured: Known, now: float, phase: str = "
     """Return the line of a short measurement.
 
     Args:
-        run: that it is of.
-        about: of the model, as module vllm_benchmark gives it.
+        run: the run of the measurement.
+        about: the model's data from module vllm_benchmark.
         measured: ``first_token_s``, ``tokens_s``.
         now: seconds since the epoch.
-        phase: of a rollout, before or after; empty elsewhere.
+        phase: before or after a rollout's change; otherwise empty.
     """
     times: dict[str, Any] = {
         name: {"median": None, "p99": None} for name in ("ttft_ms", "tpot_ms", "itl_ms", "e2el_ms")
@@ -133,13 +133,13 @@ def of_short(run: Run, about: Known, measured: Known, now: float, phase: str = "
 
 
 def short_lines(run: Run, measured: Known, about: Known, now: float, phase: str = "") -> list[dict[str, Any]]:
-    """Return the lines of all models of a host that were measured, by their names for clients."""
+    """Return the lines of all measured models of a host, by their names for clients."""
     return [
         of_short(run, about[name], figures_of, now, phase) for name, figures_of in measured.items() if name in about
     ]
 
 
 def seeds(begin: float, count: int) -> Sequence[int]:
-    """Return seeds that no earlier run had: with the same one a run would meet its own prompts in the prefix cache."""
+    """Return seeds that no earlier run has used, because repeated prompts would hit the prefix cache."""
     first = int(begin * 1000) % (2**31 - 100_000)
     return range(first, first + count)

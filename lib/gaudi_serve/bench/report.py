@@ -1,4 +1,4 @@
-"""What playbooks/benchmark.yml refuses, announces and shows."""
+"""The refusals, announcements and results of playbooks/benchmark.yml."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ Known = Mapping[str, Any]
 
 
 def benchmark_ask(asked: Known) -> dict[str, Any]:
-    """Return what a benchmark is asked for: ``errors``, a sentence each, and ``load``, whether it is a profile's.
+    """Return the mistakes in a benchmark's options (``errors``), and whether it has a profile's ``load``.
 
     Args:
-        asked: what the user has given, by the names of variables; what is empty is not given.
+        asked: the user's values by variable name; empty values count as not set.
     """
     ask, wrong = read_ask(asked)
     return {"errors": wrong, "load": bool(ask and ask.load)}
@@ -34,28 +34,28 @@ def benchmark_ask(asked: Known) -> dict[str, Any]:
 def benchmark_plan(
     hostvars: Mapping[str, Known], asked: Known, probes: Mapping[str, Any], folder: str = "", commands: bool = False
 ) -> dict[str, Any]:
-    """Return what a benchmark would do on all hosts.
+    """Return the plan of a benchmark on all hosts.
 
     Args:
         hostvars: variables by host.
-        asked: as ``benchmark_ask`` takes it.
-        probes: by host, what module vllm_bench returned: ``probed``, or ``absent`` or ``refusal``, which say why not.
-        folder: of the kept results, by which the time is estimated.
-        commands: show the tool's command lines too.
+        asked: as for ``benchmark_ask``.
+        probes: results of module vllm_bench by host: ``probed``, or the reason in ``absent`` or ``refusal``.
+        folder: folder of the saved results, used to estimate the time.
+        commands: whether to show the tool's command lines.
 
     Returns:
-        ``hosts`` that are measured, ``errors`` (sentences), ``lines`` to show before.
+        ``hosts`` to measure, ``errors`` (messages), and ``lines`` to show before the run.
     """
     ask, wrong = read_ask(asked)
     if ask is None:
         return {"hosts": [], "errors": wrong, "lines": []}
     failed, absent = ({host: one[key] for host, one in probes.items() if one.get(key)} for key in ("refusal", "absent"))
     here = {host: one["probed"] for host, one in probes.items() if one.get("probed")}
-    # Through a gateway all servers of a model are measured together, from one of their hosts.
+    # A gateway reaches all servers of a model, so the load is sent from one host only.
     some = dict(list(here.items())[:1]) if ask.through != "direct" else here
     kept = read_results(Path(folder) / FILE) if folder else Kept([], [])
     errors = [f"{host}: {text}" for host, text in failed.items()]
-    # Who stands before all servers reaches those of every host.
+    # A gateway also sends requests to the servers of the other hosts, so these must be idle too.
     errors += [
         text for host in list(here)[1:] if ask.through != "direct" for text in busy_refusal(host, ask, here[host])
     ]
@@ -73,11 +73,11 @@ def benchmark_plan(
 
 
 def benchmark_report(asked: Known, folder: str, records: Sequence[Known]) -> dict[str, Any]:
-    """Return what a benchmark has found.
+    """Return the results of a benchmark.
 
     Args:
-        asked: as ``benchmark_ask`` takes it.
-        folder: of the kept results.
+        asked: as for ``benchmark_ask``.
+        folder: folder of the saved results.
         records: the new lines.
 
     Returns:
@@ -137,7 +137,7 @@ def _median(values: Sequence[float | None]) -> float | None:
 
 
 def _figures(records: Sequence[Known]) -> list[str]:
-    """Return a row for each repetition."""
+    """Return a table with a row for each repetition."""
     head = ["HOST", "MODEL", "PROFILE", "LOAD", "OUT TOK/S", "REQ/S", "TTFT MS (P99)", "ITL MS (P99)", "FAILED", "NOTE"]
     rows = []
     for one in records:

@@ -1,4 +1,4 @@
-"""Kept results: one line of JSON a repetition, in a file that is only ever appended to, and the raw files beside it."""
+"""Saved results: an append-only file with a line of JSON for each repetition, and the raw files next to it."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ TIMES = ("ttft_ms", "tpot_ms", "itl_ms", "e2el_ms")
 RATES = ("output_tokens_s", "total_tokens_s", "requests_s")
 TEXTS = ("date", "host", "model", "profile", "case")
 OPTIONAL = ("run", "served", "launch", "through", "image", "driver", "release", "toolkit")
-# vLLM's own names of the rates.
+# vLLM's names for the rates.
 OWN = dict(zip(RATES, ("output_throughput", "total_token_throughput", "request_throughput"), strict=True))
-LARGEST = 256 * 2**20  # bytes of a file of results
-# Lines of the text that older tools print, for results that no JSON has.
+LARGEST = 256 * 2**20  # bytes of a results file
+# Lines in the text output of older tools, which print some results only there.
 LINES = {
     "completed": r"Successful requests:\s+(\d+)",
     "failed": r"Failed requests:\s+(\d+)",
@@ -42,13 +42,13 @@ Known = Mapping[str, Any]
 
 
 def printed(text: str) -> dict[str, float]:
-    """Return the figures of a tool's printed result, by the names that its JSON has for them."""
+    """Return the figures in a tool's text output, by their names in its JSON."""
     found = {name: re.search(pattern, text, re.IGNORECASE) for name, pattern in LINES.items()}
     return {name: float(match[1]) for name, match in found.items() if match}
 
 
 def figures(raw: Known) -> dict[str, Any]:
-    """Return the figures of a tool's result as a kept line has them; one that it lacks is null."""
+    """Return the figures of a tool's result for a saved line; missing ones are None."""
     rates = {ours: _number(raw, theirs) for ours, theirs in OWN.items()}
     return {**rates, **{name: _times(raw, name.removesuffix("_ms")) for name in TIMES}}
 
@@ -67,21 +67,21 @@ def _number(raw: Known, key: str) -> float | None:
 
 
 def failed(raw: Known, requests: int) -> int:
-    """Return how many requests failed; until about vLLM 0.11 a result does not say it."""
+    """Return the number of failed requests; results before about vLLM 0.11 do not contain it."""
     said = raw.get("failed")
     return int(said) if is_number(said, 0, 1e9) else max(0, requests - int(raw.get("completed") or 0))
 
 
 def mean_concurrency(record: Known) -> float | None:
-    """Return how many requests were under way at a time, by Little's law; None where figures are missing."""
+    """Return the mean number of concurrent requests by Little's law; None if figures are missing."""
     rate, mean = record["figures"].get("requests_s"), (record["figures"].get("e2el_ms") or {}).get("mean")
     return rate * mean / 1000 if rate and mean else None
 
 
 def client_limit(record: Known) -> str:
-    """Return that the client, not the server, was the limit of a closed loop; empty where it was not.
+    """Return a message if the client, not the server, limited a closed loop; otherwise empty.
 
-    Where requests are fewer than ten times the concurrency, filling and draining explain the difference.
+    With fewer than ten requests for each slot, ramp-up and drain explain a low concurrency.
     """
     slots, mean = record.get("concurrency"), mean_concurrency(record)
     if not slots or not mean or record.get("failed") or record["requests"] < 10 * slots or mean >= 0.9 * slots:
@@ -94,17 +94,17 @@ def client_limit(record: Known) -> str:
 
 @dataclass(frozen=True)
 class Kept:
-    """What a file of results has: its lines, and what is wrong with others."""
+    """The content of a results file: its lines, and messages on invalid ones."""
 
     records: list[dict[str, Any]]
     problems: list[str]
 
 
 def read_results(path: str | Path) -> Kept:
-    """Return the kept lines of a file; none of one that is not there.
+    """Return the saved lines of a file; empty if the file does not exist.
 
     Raises:
-        InputError: where it cannot be read.
+        InputError: if it cannot be read.
     """
     file = Path(path)
     try:
@@ -128,9 +128,9 @@ def read_results(path: str | Path) -> Kept:
 
 
 def benchmark_kept(folder: str | Path) -> dict[str, Any]:
-    """Return the kept results of a folder: ``records``, and ``problems``, sentences on lines that are none.
+    """Return the saved results of a folder: ``records``, and ``problems`` with messages on invalid lines.
 
-    A file that cannot be read is such a sentence too, since a page is of use without it.
+    An unreadable file also counts as a problem, because a page is useful without it.
     """
     try:
         kept = read_results(Path(folder) / FILE)
@@ -148,12 +148,12 @@ def _read_line(line: str) -> tuple[str, dict[str, Any]]:
 
 
 def _no_constant(name: str) -> float:
-    """Refuse NaN and Infinity, which are no JSON, and which no browser reads."""
+    """Refuse NaN and Infinity, which are not valid JSON and which browsers cannot read."""
     raise ValueError(name)
 
 
 def record_problem(found: Any) -> str:
-    """Return what is wrong with a kept line; empty where nothing is."""
+    """Return what is wrong with a saved line; empty if it is valid."""
     if not isinstance(found, dict):
         return "is not a mapping"
     return next(_problems(found), "")
@@ -199,13 +199,13 @@ def _is_figure(value: Any) -> bool:
 
 
 def append(folder: str | Path, record: Known, raw: str = "") -> dict[str, Any]:
-    """Append a line to the kept results, and keep the raw file beside it; return the line as it is kept.
+    """Append a line to the saved results, with its raw file; return the saved line.
 
-    The line is written at once, after those of other runs on this machine, and no line before it is touched: one that
-    a machine has lost half of is ended first.
+    A lock keeps the lines of concurrent runs on this machine apart. Earlier lines stay unchanged; an incomplete last
+    line first gets a line break.
 
     Raises:
-        InputError: where it cannot be written, or is none.
+        InputError: if the line is invalid or cannot be written.
     """
     place = Path(folder)
     try:
@@ -232,7 +232,7 @@ def append(folder: str | Path, record: Known, raw: str = "") -> dict[str, Any]:
 
 
 def _keep_raw(place: Path, record: Known, raw: str) -> str:
-    """Write a raw result under a name that no other has, and return it."""
+    """Write a raw result under a unique name, and return the name."""
     (place / RAW).mkdir(exist_ok=True)
     stem = re.sub(r"[^\w.-]+", "_", f"{record['run']}-{record['host']}-{record['model']}-{record['repetition']}")
     for number in range(1000):
@@ -247,12 +247,12 @@ def _keep_raw(place: Path, record: Known, raw: str) -> str:
 
 
 def moment(record: Known) -> float:
-    """Return when a kept line was measured, in seconds since 1970, whatever the zone of its date."""
+    """Return the time of a saved line in seconds since 1970, independent of its time zone."""
     return datetime.fromisoformat(str(record["date"])).timestamp()
 
 
 def last_run(records: Sequence[Known]) -> list[Known]:
-    """Return the lines of the newest run among some."""
+    """Return the lines of the newest run."""
     newest = max(records, key=moment, default=None)
     return [one for one in records if one.get("run") == newest.get("run")] if newest else []
 

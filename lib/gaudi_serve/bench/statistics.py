@@ -1,4 +1,4 @@
-"""Two sets of repetitions compared: the ratio of their medians, with an interval, against the noise of the machine."""
+"""Compares two sets of repetitions: the ratio of their medians, its interval, and the machine's noise."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from typing import Any
 
 RESAMPLES = 10_000
 LEVEL = 0.95
-LEAST = 3  # repetitions of a side, below which an interval says nothing
+LEAST = 3  # repetitions of each side; an interval needs at least these
 BETTER, SAME, WORSE, UNKNOWN = "better", "same", "worse", "not known"
 
 
 @dataclass(frozen=True)
 class Figure:
-    """A figure that is compared: where it stands, whether more of it is better, and the least noise that it has.
+    """A compared figure: its name, whether more is better (``more``), and its minimum noise.
 
-    gate: a run is worse where this one is.
+    gate: whether a worse figure makes the run worse.
     """
 
     name: str
@@ -29,13 +29,13 @@ class Figure:
     gate: bool = False
 
     def of(self, record: Mapping[str, Any]) -> float | None:
-        """Return it of a kept line; None where it has none."""
+        """Return the figure of a saved line; None if it is missing."""
         found = record["figures"].get(self.name)
         return (found or {}).get(self.which) if self.which else found
 
     @property
     def text(self) -> str:
-        """Return its name for a reader."""
+        """Return its name for the user."""
         return " ".join(part for part in (self.which, TITLES[self.name]) if part)
 
 
@@ -61,7 +61,7 @@ FIGURES = (
 
 @dataclass(frozen=True)
 class Compared:
-    """One figure of two sets: their medians, the ratio of the new to the old one, its interval, and what it means."""
+    """One figure of two sets: their medians, the ratio of new to old, its interval, and the verdict."""
 
     figure: Figure
     old: float
@@ -76,7 +76,7 @@ class Compared:
 def ratio_interval(
     old: Sequence[float], new: Sequence[float], resamples: int = RESAMPLES, level: float = LEVEL
 ) -> tuple[float, float, float]:
-    """Return the ratio of the medians of two sets, and its bootstrap interval; the same for the same sets always."""
+    """Return the ratio of the medians of two sets, and its bootstrap interval; the result is reproducible."""
     draw = random.Random(0)  # noqa: S311 - reproducible, not secret
     ratios = sorted(
         statistics.median(draw.choices(new, k=len(new))) / statistics.median(draw.choices(old, k=len(old)))
@@ -87,10 +87,10 @@ def ratio_interval(
 
 
 def noise_floors(records: Iterable[Mapping[str, Any]]) -> dict[Figure, float]:
-    """Return the part by which each figure differs between repetitions of this machine's own kept runs.
+    """Return the relative noise of each figure between repetitions, from this machine's saved runs.
 
-    It is twice the spread of a run's repetitions about their median, the middle one of all runs, and never below what a
-    quiet machine has.
+    It is twice the spread of a run's repetitions around their median: the median of all runs, and at least the noise
+    of a quiet machine.
     """
     runs: dict[Any, list[Mapping[str, Any]]] = defaultdict(list)
     for one in records:
@@ -104,20 +104,20 @@ def _floor(figure: Figure, runs: Iterable[Sequence[Mapping[str, Any]]]) -> float
         values = values_of(figure, run)
         middle = statistics.median(values) if len(values) >= LEAST else 0.0
         if middle:
-            # 1.4826 makes a standard deviation of it, were the noise normal.
+            # The factor 1.4826 converts the median deviation to a standard deviation, for normal noise.
             spreads.append(1.4826 * statistics.median(abs(value - middle) for value in values) / middle)
     return 2 * statistics.median(spreads) if spreads else 0.0
 
 
 def values_of(figure: Figure, records: Iterable[Mapping[str, Any]]) -> list[float]:
-    """Return a figure of those lines that have it."""
+    """Return a figure's values from the lines that have it."""
     return [value for one in records if (value := figure.of(one))]
 
 
 def compared(
     old: Sequence[Mapping[str, Any]], new: Sequence[Mapping[str, Any]], floors: Mapping[Figure, float]
 ) -> list[Compared]:
-    """Return how each figure that both sets have compares."""
+    """Return the comparison of each figure that both sets have."""
     found = []
     for figure in FIGURES:
         before, after = values_of(figure, old), values_of(figure, new)
@@ -137,7 +137,7 @@ def _compared(figure: Figure, old: Sequence[float], new: Sequence[float], floor:
 
 
 def verdict(found: Iterable[Compared]) -> str:
-    """Return what the figures that a change is judged by say together: worse where one of them is."""
+    """Return the joint verdict of the gating figures: worse if any is worse."""
     said = {one.verdict for one in found if one.figure.gate}
     return next((one for one in (WORSE, UNKNOWN, BETTER) if one in said), SAME if said else UNKNOWN)
 

@@ -1,4 +1,4 @@
-"""A sweep: at which load a model's objectives still hold, by doubling it until they break, and halving back."""
+"""A sweep: finds the highest load at which a model's objectives hold, by doubling and then bisecting."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from ..model.objectives import Objectives
 
 KINDS = ("concurrency", "request_rate")
 MOST_POINTS = 16
-NEAR = 1.25  # of the answer: a load that breaks is at most so many times the one that holds
+NEAR = 1.25  # precision: the lowest load that breaks is at most this factor above the highest that holds
 LEAST_RATE = 0.25
 MOST_RATE = 4096.0
 NAMES = ("ttft_s", "itl_s", "errors", "share")
 
 
 def read_limits(given: Any) -> Objectives:
-    """Return the objectives that a user gives for a sweep; unlike a model's, times may be any.
+    """Return the objectives that a user sets for a sweep; unlike a model's, their times may have any value.
 
     Raises:
-        InputError: for what is not a mapping of them.
+        InputError: for an invalid mapping.
     """
     known = mapping("", "objectives", given, "a mapping of objectives, such as {ttft_s: 2.5, itl_s: 0.1}")
     for name, value in known.items():
@@ -38,12 +38,12 @@ def read_limits(given: Any) -> Objectives:
 
 
 def percentile(objectives: Objectives) -> float:
-    """Return the percentile that decides on the share of good requests."""
+    """Return the percentile that shows whether the share of good requests is reached."""
     return round(objectives.share * 100, 4)
 
 
 def broken(record: Mapping[str, Any], objectives: Objectives) -> list[str]:
-    """Return which objectives a measured load breaks, a few words each; empty where all hold."""
+    """Return the objectives that a measured load breaks, as short texts; empty if all hold."""
     which = f"p{percentile(objectives):g}"
     found = []
     for name, limit in (("ttft", objectives.ttft_s), ("itl", objectives.itl_s)):
@@ -52,7 +52,7 @@ def broken(record: Mapping[str, Any], objectives: Objectives) -> list[str]:
             said = "is not known" if value is None else f"is {value:.4g} ms"
             found.append(f"{which} {name.upper()} {said}, above {limit * 1000:g} ms")
     part = record["failed"] / max(1, record["requests"])
-    # Without an objective, requests that fail are still no load that a model holds.
+    # Without an objective for errors, a load with failed requests still does not hold.
     allowed = objectives.errors if objectives.errors is not None else 0.0
     if part > allowed:
         found.append(f"{part:.1%} of the requests failed")
@@ -61,19 +61,19 @@ def broken(record: Mapping[str, Any], objectives: Objectives) -> list[str]:
 
 @dataclass(frozen=True)
 class Point:
-    """One load of a sweep, and whether the objectives held there."""
+    """One load of a sweep, and whether the objectives held."""
 
     value: float
     holds: bool
 
 
 def next_value(kind: str, points: Sequence[Point], most: float | None) -> float | None:
-    """Return the load to try next; None where the answer is known.
+    """Return the next load to try; None if the answer is known.
 
     Args:
         kind: concurrency or request_rate.
-        points: those that were measured.
-        most: the highest concurrency that the server works on; None where nothing limits it.
+        points: the measured loads.
+        most: the server's highest concurrency; None without a limit.
     """
     if len(points) >= MOST_POINTS:
         return None
@@ -95,7 +95,7 @@ def next_value(kind: str, points: Sequence[Point], most: float | None) -> float 
 
 
 def answer(kind: str, points: Sequence[Point], most: float | None) -> str:
-    """Return the highest load at which the objectives hold, in words."""
+    """Return the highest load at which the objectives hold, as text."""
     unit = "requests at a time" if kind == "concurrency" else "requests a second"
     good = max((one.value for one in points if one.holds), default=0.0)
     if not good:

@@ -1,6 +1,6 @@
-"""The tool that sends a load: ``vllm bench serve`` of the serving image, or the script that forks before it have.
+"""The tool that sends a load: ``vllm bench serve`` of the serving image, or the script of older forks.
 
-What its options are called and mean differs by release, so the image itself is asked which ones it has.
+Names and meanings of its options differ by release, so the image itself is queried for them.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ METRICS = "ttft,tpot,itl,e2el"
 
 @dataclass(frozen=True)
 class Endpoint:
-    """What is asked: its address, the model's name there, where the container finds the tokenizer, and how."""
+    """The endpoint of a load: its address, the model's name there, and the tokenizer in the container."""
 
     url: str
     model: str
@@ -33,8 +33,8 @@ class Endpoint:
 class Tool:
     """The benchmark tool of an image.
 
-    command: the program. version: of vLLM. options: all that it takes. datasets: whose names stand in it. widest:
-    lengths are fixed where --random-range-ratio is 1, as in the fork of DeepSeek; elsewhere where it is 0.
+    command: the program. version: of vLLM. options: its options. datasets: the names of its datasets. widest: whether
+    lengths are fixed at --random-range-ratio 1, as in the fork of DeepSeek; elsewhere they are fixed at 0.
     """
 
     command: tuple[str, ...]
@@ -48,11 +48,11 @@ class Tool:
         """Return the tool of an image.
 
         Args:
-            probed: what module vllm_bench has read: ``version``, ``command``, ``options``, ``datasets``,
+            probed: the result of module vllm_bench: ``version``, ``command``, ``options``, ``datasets``,
                 ``range_default``, ``lacks``, ``problem``.
 
         Raises:
-            InputError: where the image has none, or lacks what it needs; the message completes a sentence.
+            InputError: if the image has no tool, or lacks a requirement of it; the caller adds host and model.
         """
         version = str(probed.get("version") or "")
         called = f"its image (vLLM {version})" if version else "its image"
@@ -69,7 +69,7 @@ class Tool:
         return cls(tuple(probed["command"]), version, options, datasets, widest)
 
     def refusal(self, load: Load) -> str:
-        """Return why it cannot send a load; empty where it can."""
+        """Return why the tool cannot send a load; empty if it can."""
         if load.trace and "timed_trace" not in self.datasets:
             return (
                 f"vLLM {self.version} in its image cannot replay a trace: that needs dataset timed_trace, which newer "
@@ -83,8 +83,8 @@ class Tool:
         return ""
 
     def argv(self, load: Load, endpoint: Endpoint, seed: int, percentiles: Sequence[float] = ()) -> list[str]:
-        """Return the command line of one run; the key is not in it."""
-        # Until 0.12 it was called --endpoint-type.
+        """Return the command line of one run, without the key."""
+        # Releases before 0.12 call it --endpoint-type.
         backend = "--backend" if "--backend" in self.options else "--endpoint-type"
         shares = ",".join(f"{one:g}" for one in sorted({*PERCENTILES, *percentiles}))
         given: list[Any] = [backend, "openai", "--base-url", endpoint.url, "--endpoint", "/v1/completions"]
@@ -97,7 +97,7 @@ class Tool:
         given += ["--request-rate", f"{load.request_rate:g}"] if load.request_rate else []
         given += ["--percentile-metrics", METRICS, "--metric-percentiles", shares]
         given += ["--save-result", "--result-dir", OUT, "--result-filename", RESULT, "--disable-tqdm"]
-        # The whole load is the warm-up: the tool's own would send one request again and again.
+        # The warm-up is a complete load; the tool's own warm-up would repeat a single request.
         silent = {"--temperature": 0, "--num-warmups": 0, "--ready-check-timeout-sec": 0}
         given += [word for name, value in silent.items() if name in self.options for word in (name, value)]
         return [*self.command, *(str(word) for word in given)]
@@ -107,7 +107,7 @@ class Tool:
             name = ["--dataset-name", "timed_trace", "--dataset-path", f"{OUT}/{TRACE}"]
             return [*name, "--timed-trace-chunk-hash-size", CHUNK]
         lengths = ["--random-input-len", load.input_tokens, "--random-output-len", load.output_tokens]
-        # Its default means fixed lengths in every release.
+        # The default means fixed lengths in every release.
         spread = ["--random-range-ratio", f"{load.spread:g}"] if load.spread else []
         return ["--dataset-name", "random", *lengths, *spread]
 

@@ -1,4 +1,4 @@
-"""A thin Redfish client for one BMC: one session, one request at a time. Standard library only: it travels to hosts."""
+"""A Redfish client for one BMC. It uses only the standard library, because it also runs on hosts."""
 
 from __future__ import annotations
 
@@ -17,23 +17,23 @@ from typing import Any
 
 ROOT = "/redfish/v1/"
 SESSIONS = "/redfish/v1/SessionService/Sessions"
-TIMEOUT_S = 60.0  # of one request: BMCs are slow
-PAUSE_S = 5.0  # between two tries
-LONGEST = 400  # characters of a BMC's own message that an error shows
+TIMEOUT_S = 60.0  # of one request; BMCs are slow
+PAUSE_S = 5.0  # between two attempts
+LONGEST = 400  # characters of a BMC's message in an error
 FINGERPRINT = re.compile(r"(sha256:)?([0-9A-Fa-f]{2}:?){31}[0-9A-Fa-f]{2}")
 
 
 class BmcError(Exception):
-    """Why a BMC did not do what was asked. The message names its address, and holds no secret."""
+    """Why a BMC did not carry out a request. The message names its address and contains no secret."""
 
 
 @dataclass(frozen=True)
 class Bmc:
-    """Where a BMC is, and how it is reached.
+    """The address of a BMC and its credentials.
 
-    address: host or host:port. ca: certificates of authorities as PEM text; empty takes the system's. fingerprint:
-    SHA-256 of the BMC's own certificate, in place of authorities. wait_s: seconds in which a BMC that starts, or that
-    has all its sessions in use, must answer. pause_s: seconds between two tries.
+    address: host or host:port. ca: certificates of authorities as PEM text; empty for the system's. fingerprint:
+    SHA-256 of the BMC's own certificate, instead of authorities. wait_s: seconds to wait for a BMC that starts or has
+    no free session. pause_s: seconds between two attempts.
     """
 
     address: str
@@ -47,7 +47,7 @@ class Bmc:
 
     @classmethod
     def of(cls, given: Mapping[str, Any]) -> Bmc:
-        """Read it from a module's arguments."""
+        """Return the BMC of a module's arguments."""
         texts = {key: str(given.get(key) or "") for key in ("address", "user", "password", "ca", "fingerprint")}
         numbers = {key: float(given[key]) for key in ("wait_s", "timeout_s", "pause_s") if given.get(key) is not None}
         return cls(**texts, **numbers)  # type: ignore[arg-type]  # texts and numbers by their names
@@ -56,7 +56,7 @@ class Bmc:
     def place(self) -> tuple[str, int]:
         """Return host and port."""
         host, _, port = self.address.rpartition(":")
-        # An IPv6 address without a port has colons of its own.
+        # An IPv6 address without a port also contains colons.
         if not host or not port.isdigit() or (":" in host and not host.endswith("]")):
             return self.address.strip("[]"), 443
         return host.strip("[]"), int(port)
@@ -64,7 +64,7 @@ class Bmc:
 
 @dataclass(frozen=True)
 class Answer:
-    """What a BMC answered: HTTP status, JSON object, headers by their lowercase names."""
+    """The response of a BMC: HTTP status, JSON object, headers by lowercase name."""
 
     status: int
     body: dict[str, Any]
@@ -72,36 +72,36 @@ class Answer:
 
     @property
     def etag(self) -> str:
-        """Return what If-Match must say of this resource; empty where the BMC has none."""
+        """Return the value for If-Match; empty if the BMC sends none."""
         return self.headers.get("etag") or str(self.body.get("@odata.etag") or "")
 
     @property
     def reason(self) -> str:
-        """Return the BMC's own words for an error, on one line."""
+        """Return the BMC's own error message, on one line."""
         error = self.body.get("error")
         error = error if isinstance(error, Mapping) else {}
         told = error.get("@Message.ExtendedInfo") or []
-        # Some BMCs give one object in place of a list of them.
+        # Some BMCs send one object instead of a list.
         told = told if isinstance(told, list) else [told]
         texts = [str(one.get("Message") or one.get("MessageId") or "") for one in told if isinstance(one, Mapping)]
         text = " ".join(" ".join(filter(None, texts) or [str(error.get("message") or "")]).split())
         return text[:LONGEST] if text.isprintable() else ascii(text[:LONGEST])
 
     def tells(self, word: str) -> bool:
-        """Tell whether the error has a message of this identifier, such as SessionLimitExceeded."""
+        """Return whether the error has a message with this identifier, such as SessionLimitExceeded."""
         return word in json.dumps(self.body.get("error") or {})
 
 
 class Redfish:
-    """A session with a BMC. It is closed at the end in any case: a BMC holds few of them."""
+    """A session with a BMC. It is always closed at the end, because a BMC has only a few sessions."""
 
     def __init__(self, bmc: Bmc, sleep: Callable[[float], None] = time.sleep) -> None:
-        """Take where the BMC is; nothing is sent before ``with``."""
+        """Store the BMC; ``with`` opens the session."""
         self.bmc, self._sleep = bmc, sleep
         self._connection: http.client.HTTPSConnection | None = None
         self._token = self._session = ""
         self._context: ssl.SSLContext | None = None
-        # The last one that was asked.
+        # The last requested path.
         self.path = ""
 
     def __enter__(self) -> Redfish:
@@ -115,7 +115,7 @@ class Redfish:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Close the session. What fails here would hide the reason of what went before."""
+        """Close the session. Errors here are ignored, because they would hide an earlier error."""
         try:
             if self._session:
                 with contextlib.suppress(OSError, http.client.HTTPException, BmcError):
@@ -128,23 +128,23 @@ class Redfish:
         """Return a resource.
 
         Raises:
-            BmcError: where there is none, or the BMC does not answer.
+            BmcError: if it does not exist, or the BMC does not respond.
         """
         return self._asked("GET", path, None, {})
 
     def patch(self, path: str, body: Mapping[str, Any], etag: str) -> Answer:
-        """Change a resource, as it was when its ETag was read; status 412 says that it has changed since.
+        """Change a resource if its ETag is unchanged; a response with status 412 means that it has changed.
 
         Raises:
-            BmcError: where the BMC refuses.
+            BmcError: if the BMC refuses.
         """
         return self._asked("PATCH", path, body, {"If-Match": etag} if etag else {}, accepts=(412,))
 
     def delete(self, path: str) -> None:
-        """Remove a resource.
+        """Remove a resource; a missing one is no error.
 
         Raises:
-            BmcError: where the BMC refuses.
+            BmcError: if the BMC refuses.
         """
         self._asked("DELETE", path, None, {}, accepts=(404,))
 
@@ -159,7 +159,7 @@ class Redfish:
         self.path = path
         answer = self._patient(method, path, body, headers)
         if answer.status == 401:
-            # A BMC that has started again knows no session of before.
+            # A restarted BMC does not accept earlier sessions.
             self._login()
             answer = self._patient(method, path, body, headers)
         if answer.status in (301, 302, 307, 308) and method == "GET" and answer.headers.get("location"):
@@ -180,7 +180,7 @@ class Redfish:
         self._token, self._session = token, _path(answer.headers.get("location", ""))
 
     def _patient(self, method: str, path: str, body: Mapping[str, Any] | None, headers: Mapping[str, str]) -> Answer:
-        """Return an answer; a BMC that starts, or has no session to spare, is waited for."""
+        """Return a response; while the BMC starts or has no free session, the request is repeated."""
         deadline = time.monotonic() + self.bmc.wait_s
         while True:
             problem = ""
@@ -215,22 +215,22 @@ class Redfish:
         return Answer(response.status, _object(text), found)
 
     def _trusted(self) -> ssl.SSLContext:
-        """Return which certificates are accepted.
+        """Return the TLS context with the accepted certificates.
 
         Raises:
-            BmcError: where those of the authorities cannot be read.
+            BmcError: if the authorities' certificates cannot be read.
         """
         try:
             context = ssl.create_default_context(cadata=self.bmc.ca or None)
         except (ssl.SSLError, ValueError):
             raise BmcError(f"{self._name}: bios_bmc_ca holds no certificate that can be read") from None
         if self.bmc.fingerprint:
-            # The certificate itself is compared, which is more than who has signed it.
+            # _connected compares the certificate itself, which is stricter than a check of its signature.
             context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
         return context
 
     def _connected(self) -> http.client.HTTPSConnection:
-        """Return a connection to the BMC whose certificate is the expected one; nothing has been sent through it."""
+        """Return a connection to the BMC after checking its certificate; no request has been sent yet."""
         host, port = self.bmc.place
         connection = http.client.HTTPSConnection(host, port, timeout=self.bmc.timeout_s, context=self._context)
         connection.connect()
@@ -255,17 +255,17 @@ class Redfish:
 
 
 def plain_fingerprint(text: str) -> str:
-    """Return a fingerprint as lowercase digits, without a prefix and colons."""
+    """Return a fingerprint as lowercase digits, without prefix and colons."""
     return text.lower().removeprefix("sha256:").replace(":", "")
 
 
 def _later(answer: Answer) -> bool:
-    """Tell whether the same request may have another answer soon."""
+    """Return whether the same request may succeed soon."""
     return answer.status in (502, 503, 504) or (answer.status >= 400 and answer.tells("SessionLimitExceeded"))
 
 
 def _path(location: str) -> str:
-    """Return the path of a location, which some BMCs give with their address."""
+    """Return the path of a location; some BMCs send a complete URL."""
     return re.sub(r"^https?://[^/]+", "", location)
 
 

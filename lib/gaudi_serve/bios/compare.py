@@ -1,4 +1,4 @@
-"""Desired, pending and current values of a BIOS: three columns, what must be sent, and why it must not be."""
+"""Compares desired, pending and current BIOS values: a table, the changes to send, and refusals."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ HEAD = ["ATTRIBUTE", "DESIRED", "PENDING", "CURRENT"]
 
 @dataclass(frozen=True)
 class Row:
-    """One desired setting. pending: what the next reset brings; None where it brings nothing."""
+    """One desired setting. pending: the value after the next reset; None if the reset does not change it."""
 
     name: str
     desired: Any
@@ -25,12 +25,12 @@ class Row:
 
     @property
     def is_current(self) -> bool:
-        """Tell whether nothing is to be done, now and after the next reset."""
+        """Return whether the value is as desired, now and after the next reset."""
         return bool(self.current == self.desired and self.pending in (None, self.desired))
 
     @property
     def is_staged(self) -> bool:
-        """Tell whether the next reset brings the desired value."""
+        """Return whether the next reset sets the desired value."""
         return bool(self.pending == self.desired and self.current != self.desired)
 
     @property
@@ -43,11 +43,11 @@ class Row:
 
 @dataclass(frozen=True)
 class Comparison:
-    """What a BIOS has against what is desired.
+    """The comparison of a BIOS with the desired settings.
 
-    rows: one a desired setting. patch: what is sent now. later: names that can be set after a first reset only, since
-    the value of another one closes them until then. others: values by attribute that the next reset brings and nobody
-    desires here. refusals: why nothing may be sent.
+    rows: one for each desired setting. patch: values to send now. later: names that can be set only after a first
+    reset, because another value makes them read-only until then. others: values by attribute that the next reset
+    changes without being desired here. refusals: why nothing may be sent.
     """
 
     rows: Sequence[Row] = ()
@@ -63,7 +63,7 @@ class Comparison:
 
     @property
     def lines(self) -> list[str]:
-        """Return the three columns of the rows that differ."""
+        """Return a table of the rows that differ."""
         rows = [
             [
                 one.name,
@@ -80,12 +80,12 @@ def shown_value(value: Any) -> str:
 
 
 def compared(desired: Known, seen: Known, profile: Known | None = None) -> Comparison:
-    """Compare settings with what a BMC knows of its BIOS.
+    """Return the comparison of settings with a BIOS.
 
     Args:
-        desired: values by name, as a user writes both.
-        seen: what ``observed`` returned, with the registry.
-        profile: settings below these: one that means the same attribute as one of these gives way.
+        desired: values by name, both in the user's spelling.
+        seen: the result of ``observed``, with the registry.
+        profile: default settings; ``desired`` overrides those for the same attribute.
     """
     registry = Registry.of(seen["registry"])
     own = {name for key in desired if (name := registry.name(key)[0])}
@@ -110,14 +110,14 @@ def compared(desired: Known, seen: Known, profile: Known | None = None) -> Compa
 
 
 def _spelled(registry: Registry, name: str, values: Known) -> Any:
-    """Return a value of the BIOS in its registry's spelling; as it is where the registry does not have it."""
+    """Return a value of the BIOS in its registry's spelling; unchanged if the registry does not have it."""
     value = values.get(name)
     found, wrong = registry.attributes[name].value(value)
     return value if wrong else found
 
 
 def _values(desired: Known, registry: Registry, current: Known) -> tuple[dict[str, Any], list[str]]:
-    """Return the desired values by attribute, and what is wrong with them."""
+    """Return the desired values by attribute, and messages on invalid ones."""
     values: dict[str, Any] = {}
     written: dict[str, str] = {}
     refusals: list[str] = []

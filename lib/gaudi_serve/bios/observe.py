@@ -1,4 +1,4 @@
-"""What a BMC knows of a system's BIOS, and the changes sent to it. Standard library only: it travels to hosts."""
+"""Reads and changes BIOS settings through a BMC. It uses only the standard library, because it also runs on hosts."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ MOST_PAGES = 100  # of a collection
 
 
 def observed(client: Redfish, *, registry: bool = False) -> dict[str, Any]:
-    """Return what the BMC knows of its system's BIOS.
+    """Return the BIOS settings of the BMC's system.
 
     Args:
-        client: of an open session.
-        registry: read the attribute registry too, which is large.
+        client: an open session.
+        registry: whether to read the attribute registry, which is large.
 
     Returns:
         ``system`` (maker, model, serial, sku, bios), ``current`` (values by attribute), ``pending`` (values by
-        attribute that the next reset brings; None where this BMC does not show them), ``registry``
-        (``RegistryEntries`` of the attribute registry), ``jobs`` (of the BIOS, not ended: id, state, message),
-        and ``paths`` and ``etag`` of what is changed.
+        attribute after the next reset; None if this BMC does not show them), ``registry`` (``RegistryEntries`` of the
+        attribute registry), ``jobs`` (unfinished jobs of the BIOS: id, state, message), and ``settings`` (path) and
+        ``etag`` of the resource to change.
 
     Raises:
-        BmcError: where the BMC has no BIOS settings, or does not answer.
+        BmcError: if the BMC has no BIOS settings, or does not respond.
     """
     system, bios = _system(client)
     path = str(bios["@odata.id"])
@@ -54,7 +54,7 @@ def observed(client: Redfish, *, registry: bool = False) -> dict[str, Any]:
 
 
 def _system(client: Redfish) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Return the one system of the BMC that has a BIOS, and that."""
+    """Return the BMC's only system with a BIOS, and its BIOS resource."""
     root = client.get(ROOT).body
     systems = [client.get(str(one["@odata.id"])).body for one in members_of(client, _link(root, "Systems"))]
     found = [one for one in systems if one.get("Bios")]
@@ -73,7 +73,7 @@ def _system(client: Redfish) -> tuple[dict[str, Any], dict[str, Any]]:
 
 
 def members_of(client: Redfish, path: str) -> list[Known]:
-    """Return the members of a collection, of all its pages."""
+    """Return the members of a collection from all its pages."""
     found: list[Known] = []
     for _ in range(MOST_PAGES):
         page = client.get(path).body
@@ -92,12 +92,12 @@ def _link(resource: Known, key: str) -> str:
 
 
 def _registry(client: Redfish, name: str) -> dict[str, Any]:
-    """Return the entries of the BIOS' attribute registry; empty where the BMC does not have it."""
+    """Return the entries of the BIOS's attribute registry; empty if the BMC does not have it."""
     root = client.get(ROOT).body
     if not name or not root.get("Registries"):
         return {}
     members = [str(one["@odata.id"]) for one in members_of(client, _link(root, "Registries"))]
-    # Some BMCs leave the version out of the path.
+    # Some BMCs omit the version in the path.
     plain = name.partition(".v")[0].lower()
     near = sorted(members, key=lambda path: plain not in path.lower())
     for path in near:
@@ -114,14 +114,14 @@ def _registry(client: Redfish, name: str) -> dict[str, Any]:
 
 
 def _jobs(client: Redfish, system: Known) -> list[dict[str, str]]:
-    """Return the jobs of the BIOS that have not ended; Dell's BMCs alone have a queue of them."""
+    """Return the unfinished jobs of the BIOS; only Dell's BMCs have a job queue."""
     if not str(system.get("Manufacturer") or "").lower().startswith("dell"):
         return []
     managers = (system.get("Links") or {}).get("ManagedBy") or []
     found = []
     for manager in managers:
         listed = members_of(client, f"{manager['@odata.id']}/Jobs?$expand=*($levels=1)")
-        # Not every BMC expands them.
+        # Not every BMC expands the members.
         jobs = [one if "JobState" in one else client.get(str(one["@odata.id"])).body for one in listed]
         jobs = [{"@odata.id": f"{manager['@odata.id']}/Jobs/{one.get('Id')}", **one} for one in jobs]
         found += [_job(one) for one in jobs if one.get("JobType") == BIOS_JOB and one.get("JobState") not in ENDED]
@@ -137,24 +137,24 @@ def _job(job: Known) -> dict[str, str]:
 
 
 def stage(client: Redfish, settings: Known, job: str = "") -> dict[str, Any]:
-    """Send settings to the BMC, in one request, to be taken over at the next reset.
+    """Send settings to the BMC in one request; they take effect at the next reset.
 
     Args:
-        client: of an open session.
+        client: an open session.
         settings: registry values by attribute.
-        job: identifier of a job of this toolkit, which the settings replace.
+        job: identifier of this toolkit's earlier job, which the settings replace.
 
     Returns:
-        ``job``: the identifier of the BMC's job; empty where it has none.
+        ``job``: the identifier of the BMC's job; empty if it has none.
 
     Raises:
-        BmcError: where another job changes the BIOS, or the BMC refuses or drops a value.
+        BmcError: if another job changes the BIOS, or the BMC refuses or drops a value.
     """
     seen = observed(client)
     _free(client, seen["jobs"], job)
     body: dict[str, Any] = {"Attributes": dict(settings)}
     if seen["system"]["maker"].lower().startswith("dell"):
-        # Without it the values are stored, and no reset takes them over.
+        # Without it the values are stored, but no reset applies them.
         body["@Redfish.SettingsApplyTime"] = {"ApplyTime": "OnReset"}
     answer = client.patch(seen["settings"], body, seen["etag"])
     if answer.status == 412:
@@ -177,10 +177,10 @@ def stage(client: Redfish, settings: Known, job: str = "") -> dict[str, Any]:
 
 
 def _free(client: Redfish, jobs: list[dict[str, str]], job: str) -> None:
-    """Remove a job of this toolkit that waits for the next reset.
+    """Remove this toolkit's job if it waits for the next reset.
 
     Raises:
-        BmcError: where it has begun, or there is one of others.
+        BmcError: if the job has begun, or there is another job.
     """
     if others := [one for one in jobs if one["id"] != job]:
         raise BmcError(busy(client.bmc.address, others))
@@ -191,7 +191,7 @@ def _free(client: Redfish, jobs: list[dict[str, str]], job: str) -> None:
 
 
 def busy(address: str, jobs: list[dict[str, str]]) -> str:
-    """Return the sentence for jobs of the BIOS that are not this run's."""
+    """Return the message on other jobs of the BIOS."""
     text = ", ".join(f"{one['id']} ({one['state']})" for one in jobs)
     return (
         f"BMC {address}: a job of others changes the BIOS: {text}; wait for its end, or delete it there, and run again"
@@ -199,17 +199,17 @@ def busy(address: str, jobs: list[dict[str, str]]) -> str:
 
 
 def settle(client: Redfish, settings: Known, job: str, wait_s: float, settle_s: float) -> dict[str, Any]:
-    """Wait after a reset until the BIOS has taken settings over.
+    """Wait after a reset until the BIOS has applied settings.
 
     Args:
-        client: of an open session.
-        settings: registry values by attribute that are to be current.
-        job: identifier of the job; empty where there is none.
-        wait_s: seconds within which the jobs of the BIOS must end.
-        settle_s: seconds within which values must be current, from there on; then it is up to who asks.
+        client: an open session.
+        settings: registry values by attribute that must become current.
+        job: identifier of the job; empty if there is none.
+        wait_s: seconds until the jobs of the BIOS must end.
+        settle_s: further seconds to wait for the values; the caller must check them.
 
     Returns:
-        ``job``: identifier, state and message of how the job ended; empty without one.
+        ``job``: identifier, final state and message of the job; empty without one.
     """
     begin = time.monotonic()
     pause = min(POLL_S, client.bmc.pause_s)

@@ -1,4 +1,4 @@
-"""Profiles: settings for a purpose, as data by maker, model and version of the BIOS."""
+"""Profiles: settings for a purpose, as data by maker, model and BIOS version."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ ALLOWED = (
 
 @dataclass(frozen=True)
 class Variant:
-    """The settings of a profile for some systems: patterns of each, of which an empty list takes every system.
+    """The settings of a profile for some systems, by patterns of maker, model and BIOS; an empty list matches all.
 
-    first: names of settings that must be current before others stick, where no registry says so.
+    first: names of settings that must be current before others can be set, if no registry contains this rule.
     """
 
     maker: tuple[str, ...]
@@ -37,17 +37,17 @@ class Variant:
 
     @classmethod
     def of(cls, entry: Known) -> Variant:
-        """Read it from an entry that has no mistake."""
+        """Return the variant of a valid entry."""
         maker, model, bios = (_patterns(entry.get(key)) for key in KEYS[:3])
         return cls(maker, model, bios, dict(entry.get("settings") or {}), _patterns(entry.get("first")))
 
     @property
     def patterns(self) -> dict[str, tuple[str, ...]]:
-        """Return the patterns by what they are compared with."""
+        """Return the patterns by key of the system."""
         return {"maker": self.maker, "model": self.model, "bios": self.bios}
 
     def fits(self, system: Known) -> bool:
-        """Tell whether a system is one of those; a maker is the beginning of what the BMC says of it."""
+        """Return whether the variant fits a system; a maker must match the beginning of the BMC's value."""
         patterns = {**self.patterns, "maker": [f"{one}*" for one in self.maker]}
         return all(
             not wanted or any(fnmatchcase(str(system[key]).lower(), one.lower()) for one in wanted)
@@ -56,7 +56,7 @@ class Variant:
 
     @property
     def about(self) -> str:
-        """Return for which systems it is, for a message."""
+        """Return a description of the matching systems, for a message."""
         return " ".join(f"{key} {' or '.join(one)}" for key, one in self.patterns.items() if one) or "every system"
 
 
@@ -76,19 +76,19 @@ def builtin() -> Mapping[str, Sequence[Variant]]:
 
 
 def is_setting(value: Any) -> bool:
-    """Tell whether a value is one that an attribute may have."""
+    """Return whether a value is valid for an attribute."""
     return isinstance(value, (str, int)) and (not isinstance(value, str) or value.isprintable())
 
 
 def is_settings(value: Any) -> bool:
-    """Tell whether a value is a mapping of attributes to values."""
+    """Return whether a value is a mapping of attributes to valid values."""
     return isinstance(value, Mapping) and all(
         isinstance(key, str) and key.strip() and key.isprintable() and is_setting(one) for key, one in value.items()
     )
 
 
 def is_profiles(value: Any) -> bool:
-    """Tell whether a value is what a site may add as profiles."""
+    """Return whether a value is a valid mapping of a site's profiles."""
     if not isinstance(value, Mapping):
         return False
     return all(
@@ -115,7 +115,7 @@ def known_names(own: Known) -> list[str]:
 
 
 def unknown_profile(name: str, own: Known) -> str:
-    """Return the sentence for a profile that nobody has written; empty where there is one."""
+    """Return the message for an unknown profile; empty if the profile exists."""
     names = known_names(own)
     if not name or name in names:
         return ""
@@ -123,21 +123,21 @@ def unknown_profile(name: str, own: Known) -> str:
 
 
 def first_settings(own: Known, system: Known) -> set[str]:
-    """Return the settings of a system that must be current before others stick, by the entries of all profiles."""
+    """Return the settings of a system that must be current before others can be set, from all profiles."""
     entries = [Variant.of(one) for name in own for one in own[name]]
     entries += [one for variants in builtin().values() for one in variants]
     return {name for one in entries if one.fits(system) for name in one.first}
 
 
 def profile_settings(name: str, own: Known, system: Known) -> tuple[Known, str]:
-    """Return the settings of a profile for a system, and why there are none; that is empty where there are.
+    """Return the settings of a profile for a system, and a message if there are none.
 
-    Of the entries that fit, the one with the most conditions counts; of two with as many, the site's own.
+    Of the entries that fit, the one with the most conditions counts; with equal numbers, the site's own.
 
     Args:
-        name: of the profile; empty for none.
+        name: name of the profile; empty for none.
         own: the site's profiles (``bios_profiles``).
-        system: of the BMC: maker, model, bios.
+        system: the BMC's system: maker, model, bios.
     """
     if not name:
         return {}, ""

@@ -1,4 +1,4 @@
-"""The attribute registry of a BIOS: which names there are, what each may have, and which others decide on that."""
+"""The attribute registry of a BIOS: its attributes, their allowed values, and their dependencies."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 from ..core.errors import near, shown
 
 Known = Mapping[str, Any]
-# What Supermicro adds to a name for each board, such as #0840 or, in newer firmware, _0840.
+# The suffix that Supermicro adds to a name for each board, such as #0840 or, in newer firmware, _0840.
 SUFFIX = re.compile(r"(#[0-9A-Fa-f]+|_[0-9A-Fa-f]{4,})$")
 SAME = {"enable": "enabled", "disable": "disabled"}
 CONDITIONS = {
@@ -21,20 +21,20 @@ CONDITIONS = {
     "LSS": lambda one, other: one < other,
     "LEQ": lambda one, other: one <= other,
 }
-SHOWN = 8  # allowed values that a message names
+SHOWN = 8  # allowed values in a message
 
 
 def base_name(name: str) -> str:
-    """Return an attribute's name without its board's suffix, and with _ for every other character than letters."""
+    """Return an attribute's name without its board's suffix, with _ for all characters except letters and digits."""
     return re.sub(r"[^A-Za-z0-9]+", "_", SUFFIX.sub("", name)).strip("_")
 
 
 @dataclass(frozen=True)
 class Attribute:
-    """One attribute as its registry has it.
+    """One attribute of a registry.
 
-    values: what an enumeration may have, each with the text that people see. low, high: of integers, and of the lengths
-    of texts. step: of integers; 0 for none.
+    values: allowed values of an enumeration, each with its displayed text. low, high: limits of integers, and of the
+    lengths of texts. step: of integers; 0 for none.
     """
 
     name: str
@@ -47,7 +47,7 @@ class Attribute:
 
     @classmethod
     def of(cls, entry: Known) -> Attribute:
-        """Read it from an entry of a registry."""
+        """Return the attribute of a registry entry."""
         text = entry.get("Type") == "String"
         low, high = ("MinLength", "MaxLength") if text else ("LowerBound", "UpperBound")
         values = [one for one in _objects(entry.get("Value")) if "ValueName" in one]
@@ -62,7 +62,7 @@ class Attribute:
         )
 
     def value(self, desired: Any) -> tuple[Any, str]:
-        """Return a value as the registry spells it, and what is allowed in its place; that is empty where it is one."""
+        """Return a value in the registry's spelling, and a message on allowed values; it is empty for a valid one."""
         if self.kind == "Enumeration":
             found = self._spelled(desired) if isinstance(desired, str) else None
             return found, "" if found is not None else f"must be {self._choices}"
@@ -79,7 +79,7 @@ class Attribute:
         return desired, f"is of type {self.kind or 'unknown'}, which is not set here"
 
     def _spelled(self, desired: str) -> str | None:
-        """Return the registry's own spelling: by name, by what people see, then by letters alone."""
+        """Return the registry's spelling of a value: by name, by displayed text, or by letters and digits only."""
         for found in (
             [name for name, _ in self.values if name == desired],
             [n for n, d in self.values if d == desired],
@@ -113,12 +113,12 @@ def _letters(text: str) -> str:
 
 
 def _objects(found: Any) -> list[Known]:
-    """Return the objects of a list; a BMC's registry may hold what is none."""
+    """Return the objects of a list; a BMC's registry may also contain other values."""
     return [one for one in found if isinstance(one, Mapping)] if isinstance(found, list) else []
 
 
 def _flag(value: Any) -> bool:
-    # AMI's registries have texts.
+    # AMI's registries contain texts.
     return value is True or (isinstance(value, str) and value.lower() == "true")
 
 
@@ -128,22 +128,22 @@ def _number(value: Any) -> int | None:
 
 @dataclass(frozen=True)
 class Registry:
-    """All attributes of a BIOS, and the rules by which the value of one closes another."""
+    """All attributes of a BIOS, and the rules by which one value makes another attribute read-only."""
 
     attributes: Mapping[str, Attribute]
     rules: Sequence[Known]
 
     @classmethod
     def of(cls, entries: Known) -> Registry:
-        """Read it from ``RegistryEntries``."""
+        """Return the registry of ``RegistryEntries``."""
         found = [Attribute.of(one) for one in _objects(entries.get("Attributes")) if one.get("AttributeName")]
         rules = [one.get("Dependency") for one in _objects(entries.get("Dependencies"))]
         return cls({one.name: one for one in found}, [one for one in rules if isinstance(one, Mapping)])
 
     def name(self, desired: str) -> tuple[str, str]:
-        """Return the attribute that a name means, and why there is none; that is empty where there is one.
+        """Return the attribute for a name, and a message if there is none.
 
-        A name of Supermicro's counts by the part before its suffix, which belongs to the board and its firmware.
+        Supermicro's names match without their suffix, which depends on the board and its firmware.
         """
         if desired in self.attributes:
             return desired, ""
@@ -156,7 +156,7 @@ class Registry:
         return "", f"this BIOS has no such attribute{near(desired, self.attributes, 1)}"
 
     def closed(self, name: str, values: Known) -> str:
-        """Return why an attribute cannot be set while others have these values; empty where it can."""
+        """Return why an attribute is read-only while others have these values; empty if it can be set."""
         for rule in self.rules:
             property_ = rule.get("MapToProperty")
             if rule.get("MapToAttribute") != name or property_ not in ("ReadOnly", "GrayOut"):
@@ -167,7 +167,7 @@ class Registry:
 
 
 def _holds(terms: Sequence[Known], values: Known) -> str:
-    """Return the terms of a rule as text where they hold; empty where they do not, or cannot be read."""
+    """Return the terms of a rule as text if they are true; empty if they are false or cannot be read."""
     holds, texts = False, []
     for number, term in enumerate(terms):
         attribute, value = str(term.get("MapFromAttribute")), term.get("MapFromValue")

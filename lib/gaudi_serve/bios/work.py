@@ -1,4 +1,4 @@
-"""What module bios_settings does, on a host or within its action plugin. Standard library only: it travels to hosts."""
+"""The work of module bios_settings. It uses only the standard library, because it also runs on hosts."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from typing import Any
 from .client import Bmc, BmcError, Redfish
 from .observe import observed, settle, stage
 
-READ_S = 60.0  # in which a BMC that starts must answer, while a run is planned
+READ_S = 60.0  # wait for a BMC that starts, while a run is planned
 
 
 def carried_out(given: Mapping[str, Any], *, check: bool) -> dict[str, Any]:
     """Return the result of the module for its arguments; a failure is ``failed`` with ``msg``.
 
-    A BMC that cannot be read is not a failure but ``problem``: a status shows it beside the rest of the host.
+    An unreadable BMC is ``problem`` and no failure, so that a status still shows the rest of the host.
     """
     bmc, state = Bmc.of(given["bmc"]), given["state"]
     if state == "read":
@@ -36,10 +36,10 @@ def carried_out(given: Mapping[str, Any], *, check: bool) -> dict[str, Any]:
 
 @contextlib.contextmanager
 def _session(bmc: Bmc) -> Iterator[Redfish]:
-    """Return a session with a BMC, whose answers may be of any form.
+    """Yield a session with a BMC, whose responses may have any format.
 
     Raises:
-        BmcError: where one is not Redfish's.
+        BmcError: if a response is not valid Redfish.
     """
     with Redfish(bmc) as client:
         try:
@@ -66,6 +66,6 @@ def _warned(bmc: Bmc, job: Mapping[str, str]) -> dict[str, Any]:
 
 
 def difference(before: Mapping[str, Any], after: Mapping[str, Any]) -> dict[str, str]:
-    """Return what is sent against what is current, as Ansible shows differences."""
+    """Return the difference between sent and current values in Ansible's format."""
     texts = ("".join(f"{name}: {values.get(name)}\n" for name in after) for values in (before, after))
     return {**dict(zip(("before", "after"), texts, strict=True)), "before_header": "BIOS", "after_header": "BIOS"}

@@ -1,1 +1,1 @@
-"""What a site without internet must bring in: the list of everything that a run fetches from outside."""
+"""The bundle for a site without internet: the list of everything that a run downloads, and its download."""

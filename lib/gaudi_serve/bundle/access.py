@@ -1,4 +1,4 @@
-"""What fetching needs beside the list: whole addresses, logins and tokens. It is secret, and stands in no list."""
+"""Data that a download needs in addition to the list: complete addresses, logins and tokens. No list contains it."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ LOGIN = re.compile(r"://([^/\s@]*)@")
 
 @dataclass(frozen=True)
 class Access:
-    """What fetching needs beside the list.
+    """Data that a download needs in addition to the list.
 
-    origins: whole addresses by what the list shows of them. repositories: package repositories by release, as
+    origins: complete addresses by their redacted form in the list. repositories: package repositories by release, as
     inventories write them. logins: of registries. tokens: of hubs, by kind. weights: the sources of weights, each
-    with the ``name``, ``version`` and ``origin`` of its item. systems: the releases of the hosts, by their names.
+    with the ``name``, ``version`` and ``origin`` of its item. systems: the releases of the hosts, by host name.
     """
 
     origins: Mapping[str, str] = field(default_factory=dict)
@@ -37,7 +37,7 @@ class Access:
 
     @classmethod
     def joined(cls, parts: Iterable[Mapping[str, Any]]) -> Access:
-        """Return that of all hosts, each as host_access has returned it; of two logins the first counts."""
+        """Return the joint access data of all hosts, from results of host_access; the first login for a key counts."""
         repositories: dict[str, list[Mapping[str, Any]]] = {}
         merged: dict[str, dict[str, Any]] = {key: {} for key in ("origins", "logins", "tokens", "systems")}
         weights: list[Mapping[str, Any]] = []
@@ -51,14 +51,14 @@ class Access:
         return cls(repositories=repositories, weights=weights, **merged)
 
     def origin(self, item: Item) -> str:
-        """Return where an item comes from, with its login."""
+        """Return the complete address of an item, with its login."""
         return self.origins.get(item.origin, item.origin)
 
     def cleaned(self, text: str, more: Sequence[Any] = ()) -> str:
-        """Return a text for a reader: neither a login of an address is in it, nor any other secret.
+        """Return a text without secrets: it contains no login of an address and no other secret.
 
         Args:
-            text: what a program has said.
+            text: the output of a program.
             more: further values with addresses, such as package sources of the settings.
         """
         addresses = [*self.origins.values(), *map(str, self.repositories.values()), *map(str, more)]
@@ -73,11 +73,11 @@ class Access:
 
 
 def host_access(host: BundleHost, items: Sequence[Item]) -> dict[str, Any]:
-    """Return what fetching the items of a host needs, as data.
+    """Return the data that the download of a host's items needs.
 
     Args:
-        host: whose items they are.
-        items: as they were listed, with their logins.
+        host: the host of the items.
+        items: the listed items, with their logins.
     """
     known = host.known
     shown = [(one.redacted().origin, one.origin) for one in items]
@@ -97,7 +97,7 @@ def host_access(host: BundleHost, items: Sequence[Item]) -> dict[str, Any]:
 
 
 def _repositories(host: BundleHost, items: Sequence[Item]) -> list[dict[str, Any]]:
-    """Return the repositories that the list of a host has, as the inventory writes them."""
+    """Return the repositories in the list of a host, as the inventory writes them."""
     names = ["driver_repository", *(f"container_runtime_{one.name}_repository" for one in runtimes())]
     given = [host.known.get(name) or {} for name in names]
     own = "container_runtime_vendor_"
@@ -111,5 +111,5 @@ def _repositories(host: BundleHost, items: Sequence[Item]) -> list[dict[str, Any
 
 
 def uris_of(repository: Mapping[str, Any]) -> list[str]:
-    """Return the addresses of a repository without their logins."""
+    """Return the addresses of a repository without logins."""
     return [str(one) for one in apt_access(repository["uris"])["uris"]]

@@ -1,4 +1,4 @@
-"""What the control node itself is made of: Python packages, collections, and the execution environment."""
+"""The items of the control node: Python packages, collections, and the execution environment."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ NEED = Need(why=("control node",))
 
 
 def control_node(environment: Mapping[str, Any] | None = None) -> list[Item]:
-    """Return everything that the control node needs, whatever the inventory has.
+    """Return all items that the control node needs; they do not depend on the inventory.
 
     Args:
-        environment: ``name`` of an execution environment that somebody has built, and ``archive`` where it is a file;
-            None lists what one is built from.
+        environment: ``name`` of an existing execution environment, and its ``archive`` if it is a file; None lists
+            the parts from which one is built.
     """
     python = [Item("python", *pin, INDEX, need=NEED, pinned=bool(pin[1])) for pin in pins("requirements.txt")]
     return [*python, *_collections(), *(_built(environment) if environment else _environment())]
@@ -40,7 +40,7 @@ def _collections() -> list[Item]:
 
 
 def _environment() -> list[Item]:
-    """Return the image that the execution environment is built on, and the packages that are put into it."""
+    """Return the base image of the execution environment, and the packages that its build installs."""
     known = _read("execution-environment.yml")
     name, _, tag = known["images"]["base_image"]["name"].rpartition(":")
     need = Need(why=("execution environment",))

@@ -1,4 +1,4 @@
-"""A host as the list of a bundle sees it, and what all parts of the list make items with."""
+"""A host for the list of a bundle, with functions that create items."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ OF_HOST = "package sources of the host"
 
 @dataclass(frozen=True)
 class BundleHost:
-    """A host whose list is made.
+    """A host and its items.
 
-    known: its variables, with its facts. models: those of its plan. gives_images: others take images from it.
+    known: its variables, with its facts. models: those of its plan. gives_images: whether other hosts copy its images.
     """
 
     name: str
@@ -34,40 +34,40 @@ class BundleHost:
 
     @property
     def machine(self) -> Known:
-        """Return ``gaudi_host``; empty on a host without models, of which none is read."""
+        """Return ``gaudi_host``; empty on a host without models, where it is not read."""
         found: Known = self.known.get("gaudi_host") or {}
         return found
 
     @property
     def architecture(self) -> str:
-        """Return the architecture of its packages; empty where the facts do not say it."""
+        """Return the architecture of its packages; empty if the facts do not contain it."""
         return package_architecture(self.system, self.machine)
 
     @property
     def release(self) -> str:
-        """Return the system that its packages are for."""
+        """Return the system of its packages."""
         return " ".join(filter(None, (self.system["id"], self.system["version_id"], self.architecture)))
 
     @property
     def distribution(self) -> str:
-        """Return where packages of its system come from."""
+        """Return the source of its distribution's packages."""
         return f"{self.system['id']} {self.system.get('codename') or self.system['version_id']}"
 
     def need(self, role: str, *models: str) -> Need:
-        """Return that this host needs something, for a role, and for models."""
+        """Return the need of this host, for a role and for models."""
         return Need((self.name,), models, (role,))
 
     def packages(
         self, names: Sequence[str], role: str, origin: str = "", problem: str = "", unknown: str = ""
     ) -> list[Item]:
-        """Return packages of this host.
+        """Return packages of this host as items.
 
         Args:
-            names: each with ``=version`` where a version is wanted.
-            role: what installs them.
-            origin: where they come from; empty for the distribution.
-            problem: what is wrong with those that have no version.
-            unknown: what is wrong with all of them.
+            names: package names, each with ``=version`` if a version is requested.
+            role: the role that installs them.
+            origin: their source; empty for the distribution.
+            problem: the problem of packages without a version.
+            unknown: a problem of all packages.
         """
         found = []
         for text in dict.fromkeys(names):
@@ -83,7 +83,7 @@ class BundleHost:
         return found
 
     def repository(self, given: Known, role: str) -> tuple[list[Item], str]:
-        """Return the items of a repository that a variable names, and what its packages have as their origin."""
+        """Return the items of a variable's repository, and the origin of its packages."""
         if not given:
             return [], OF_HOST
         uris = [str(without_credentials(one)) for one in apt_access(given["uris"])["uris"]]

@@ -1,4 +1,4 @@
-"""Container images, and what images that are built here are made from."""
+"""Container images, and the parts of images that are built here."""
 
 from __future__ import annotations
 
@@ -21,19 +21,19 @@ INSIDE = (
     "pip installs it while the image is built, at no fixed version: build the image first, on a host with internet "
     "that is named as build_host (playbooks/images.yml), and the bundle carries the image"
 )
-# What the program that makes the image for processors says of itself.
+# Parts of the program that builds the image for processors.
 CPU_BASE = re.compile(r'"--base", default="([^"]+)"')
 CPU_NAMES = re.compile(r'^PACKAGES = "([^"]+)"', re.MULTILINE)
 CPU_APT = re.compile(r"apt-get install --yes --no-install-recommends ([^\\\n]+)")
 
 
 def images(host: BundleHost) -> list[Item]:
-    """Return the images of a host, those that others are built on, and what is built into those."""
+    """Return the images of a host, their base images, and what is built into them."""
     found: list[Item] = []
     release = str(host.known["vllm_image_release"])
     for entry in vllm_images(host.known["vllm_image_images"] or [], release):
         users, archive = _users(host, entry), _archive(host, entry)
-        # A mirror has what was built as an image; nobody builds it again.
+        # A mirror has built images as complete images, so that no host builds them again.
         built = archive or host.known["vllm_image_mirror"]
         if entry.get("build") == "gaudi" and not built:
             found += _recipe(host, entry, users)
@@ -45,12 +45,12 @@ def images(host: BundleHost) -> list[Item]:
 
 
 def _archive(host: BundleHost, entry: Mapping[str, Any]) -> str:
-    """Return where the archive of an image is; empty where there is none, or it is yet to be built."""
+    """Return the origin of an image's archive; empty without one, or if it is not built yet."""
     path = str(entry.get("archive") or "")
     if entry.get("archive_on_host"):
         return f"archive {path} on the host"
     if entry.get("build") == "gaudi":
-        # As role vllm_image names what a build host has given the control node.
+        # The name under which role vllm_image stores a build host's image on the control node.
         kept = re.sub("[/:]", "_", str(entry["name"]))
         path = f"{host.known['vllm_image_archives']}/{kept}.tar"
     there = not entry.get("build") or Path(path).expanduser().is_file()
@@ -58,7 +58,7 @@ def _archive(host: BundleHost, entry: Mapping[str, Any]) -> str:
 
 
 def _users(host: BundleHost, entry: Mapping[str, Any]) -> tuple[str, ...]:
-    """Return the models that an image is for."""
+    """Return the models that use an image."""
     names = {str(entry["name"]), str(entry.get("alias"))}
     return tuple(str(one["name"]) for one in host.models if str(one.get("image")) in names)
 
@@ -68,12 +68,12 @@ def _image(host: BundleHost, name: str, models: Sequence[str], archive: str = ""
 
 
 def image_item(name: str, need: Need, archive: str = "") -> Item:
-    """Return an image by its name, with its registry.
+    """Return the item of an image name, with its registry.
 
     Args:
         name: with a tag or a digest.
         need: who needs it.
-        archive: where its archive is, as a report says it; empty for one that is pulled.
+        archive: the origin of its archive; empty for an image that is pulled.
     """
     place, at, digest = name.partition("@")
     last = place.rpartition("/")[2]
@@ -90,7 +90,7 @@ def image_item(name: str, need: Need, archive: str = "") -> Item:
 def _recipe(host: BundleHost, entry: Mapping[str, Any], models: Sequence[str]) -> list[Item]:
     recipe = entry.get("recipe") or {}
     alias = str(entry["alias"])
-    # The name of a built image begins with the release that it is built for.
+    # The name of a built image begins with its release.
     release = str(recipe.get("release") or host.known["vllm_image_release"])
     parts = recipe_parts(alias, recipe, release)
     need = host.need("vllm_image", *models)
@@ -115,7 +115,7 @@ def _index(host: BundleHost) -> str:
 
 
 def _cpu(host: BundleHost, models: Sequence[str]) -> list[Item]:
-    """Return what the control node makes the image for processors from."""
+    """Return the parts from which the control node builds the image for processors."""
     text = file_of("vllm_image", "build_cpu_image")
     base, names, apt = (pattern.search(text) for pattern in (CPU_BASE, CPU_NAMES, CPU_APT))
     found = [_image(host, base[1], models)] if base else []
@@ -128,9 +128,9 @@ def _cpu(host: BundleHost, models: Sequence[str]) -> list[Item]:
 
 
 def link_measurement(host: BundleHost) -> list[Item]:
-    """Return the program that measures the links of a host, which is cloned where the image lacks it."""
+    """Return the program that measures the links of a host; it is cloned if the image lacks it."""
     links, key = platform_of(host.machine.get("accelerator")).links, "link_validation_hccl_"
-    # A host without a driver shows no card yet.
+    # A host without a driver shows no cards yet.
     several = len(host.machine.get("modules") or ()) > 1 or not host.machine.get("driver_version")
     if links is None or links.backend or not several or not host.known["link_validation_image"]:
         return []

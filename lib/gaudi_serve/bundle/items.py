@@ -1,4 +1,4 @@
-"""One thing that a run fetches from outside, the manifest of all of them, and how two manifests differ."""
+"""The items that a run downloads, the manifest of all items, and the differences between two manifests."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from ..core.redact import without_credentials
 
 SCHEMA = 1
 NAME = "manifest.json"
-# Kinds in the order of the report, with the heading of each.
+# Kinds in the order of the report, with their headings.
 KINDS = {
     "image": "container images",
     "repository": "package repositories",
@@ -32,9 +32,9 @@ QUERY = re.compile(r"(\w+://[^\s?#]*)[?#]\S*")
 
 @dataclass(frozen=True)
 class Need:
-    """Who needs a thing.
+    """Who needs an item.
 
-    hosts: none means the control node. models: those that it is for. why: the roles that fetch it.
+    hosts: empty for the control node. models: the models that need it. why: the roles that download it.
     """
 
     hosts: tuple[str, ...] = ()
@@ -42,7 +42,7 @@ class Need:
     why: tuple[str, ...] = ()
 
     def joined(self, other: Need) -> Need:
-        """Return it for the users of both."""
+        """Return the joint need of both."""
         return Need(
             tuple(sorted({*self.hosts, *other.hosts})),
             tuple(sorted({*self.models, *other.models})),
@@ -52,15 +52,15 @@ class Need:
 
 @dataclass(frozen=True)
 class Item:
-    """One thing that a run fetches from outside.
+    """One item that a run downloads.
 
-    kind: a key of KINDS. version: version, tag, digest, commit or revision; empty where nobody has named one. origin:
-    where a run fetches it. system: release and architecture that a package is for. need: who needs it. pinned: the
-    same name gives the same content tomorrow. problem: why it is not, or cannot be fetched as it is listed, and what to
-    do. licence: empty where nobody knows it. bytes: its size, None where nobody knows it.
+    kind: a key of KINDS. version: version, tag, digest, commit or revision; empty if none is set. origin: its source.
+    system: release and architecture of a package. need: who needs it. pinned: whether the name always gives the same
+    content. problem: why it is not pinned or cannot be downloaded, and what to do. licence: empty if unknown.
+    bytes: its size; None if unknown.
 
-    Of what was fetched: path of its file or folder in the bundle, sha256 of the file, digest of an image, and as
-    fetched its version or commit where the list names none. left_out: the site brings it in another way.
+    After a download: path of its file or folder in the bundle, sha256 of the file, digest of an image, and in fetched
+    the version or commit if the list has none. left_out: the site provides it in another way.
     """
 
     kind: str
@@ -81,23 +81,23 @@ class Item:
 
     @property
     def identity(self) -> tuple[str, ...]:
-        """Return by what two items are the same thing."""
+        """Return the values that identify the item."""
         return (self.kind, self.name, self.version, self.origin, self.system)
 
     @property
     def label(self) -> str:
-        """Return how messages call it."""
+        """Return its name for messages."""
         joint = {"image": "@" if self.version.startswith("sha256:") else ":"}.get(self.kind, " ")
         text = f"{self.name}{joint}{self.version}" if self.version else self.name
         return f"{self.kind} {text}{f' ({self.system})' if self.system else ''}"
 
     @property
     def users(self) -> list[str]:
-        """Return who needs it."""
+        """Return the hosts that need it, or the control node."""
         return [*(self.need.hosts or ["control node"])]
 
     def as_dict(self) -> dict[str, Any]:
-        """Return it as a manifest has it."""
+        """Return the item as a mapping for a manifest."""
         values = asdict(self)
         need = {key: list(value) for key, value in values.pop("need").items()}
         values = {key: value for key, value in values.items() if value or key not in (*FETCHED, "left_out")}
@@ -105,7 +105,7 @@ class Item:
 
     @classmethod
     def of(cls, value: Mapping[str, Any]) -> Item:
-        """Read what as_dict has returned; values of other types raise a TypeError, KeyError or ValueError."""
+        """Return the item of a mapping of as_dict; invalid values raise a TypeError, KeyError or ValueError."""
         if value["kind"] not in KINDS or not all(isinstance(value[key], str) for key in TEXTS):
             raise ValueError(value["kind"])
         hosts, models = (tuple(map(str, value["needed_by"][key])) for key in ("hosts", "models"))
@@ -121,12 +121,12 @@ class Item:
         )
 
     def redacted(self) -> Item:
-        """Return it without user, password and query of any address."""
+        """Return it without user, password and query in any address."""
         texts: dict[str, Any] = {key: QUERY.sub(r"\1", str(without_credentials(getattr(self, key)))) for key in TEXTS}
         return replace(self, **texts)
 
     def joined(self, other: Item) -> Item:
-        """Return the same thing for the users of both."""
+        """Return the same item for the users of both."""
         sizes = [one.bytes for one in (self, other) if one.bytes is not None]
         return replace(
             self,
@@ -143,7 +143,7 @@ FETCHED = ("path", "sha256", "digest", "fetched")
 
 
 def joined(items: Iterable[Item]) -> tuple[Item, ...]:
-    """Return every thing once, without credentials, in a stable order."""
+    """Return each item once, without credentials, in a stable order."""
     found: dict[tuple[str, ...], list[Item]] = {}
     for item in map(Item.redacted, items):
         found.setdefault(item.identity, []).append(item)
@@ -163,7 +163,7 @@ class Manifest:
 
     @property
     def text(self) -> str:
-        """Return the text of its file."""
+        """Return the text of the manifest file."""
         known = {"schema": SCHEMA, "made": self.made, "items": [one.as_dict() for one in self.items]}
         return json.dumps(known, indent=1, ensure_ascii=False) + "\n"
 
@@ -173,16 +173,16 @@ class Manifest:
         return sum(one.bytes or 0 for one in self.items)
 
     def with_fetched(self, old: Manifest | None) -> Manifest:
-        """Return it with what the old one says of things that were fetched."""
+        """Return it with the downloaded files that an older manifest records."""
         then = {one.identity: one for one in (old.items if old else ()) if one.path or one.left_out}
         return replace(self, items=tuple(_as_fetched(one, then.get(one.identity)) for one in self.items))
 
     def after(self, old: Manifest | None) -> Manifest:
-        """Return it with the time of the old one where nothing else differs."""
+        """Return it with the time of an older manifest if nothing else differs."""
         return replace(self, made=old.made) if old and old.items == self.items else self
 
     def differences(self, old: Manifest) -> dict[str, list[str]]:
-        """Return the labels of what was added, removed and changed since an older manifest."""
+        """Return the labels of items that were added, removed and changed since an older manifest."""
         now, then = ({one.identity: one for one in each.items} for each in (self, old))
         return {
             "added": [one.label for key, one in now.items() if key not in then],
@@ -199,14 +199,14 @@ def _as_fetched(item: Item, old: Item | None) -> Item:
 
 
 def read_manifest(folder: str, inventory: Sequence[str] = ()) -> Manifest | None:
-    """Return the manifest of a folder; None where there is none yet.
+    """Return the manifest of a folder; None if it has none yet.
 
     Args:
         folder: of the bundle, on the control node.
-        inventory: sources of the inventory: of a folder among them Ansible would read the manifest as hosts.
+        inventory: sources of the inventory; Ansible would read a manifest inside one as hosts.
 
     Raises:
-        InputError: where the folder cannot be one of a bundle, or holds something else.
+        InputError: if the folder cannot be a bundle, or contains another file of that name.
     """
     place = Path(folder)
     said = f"bundle {shown(folder)}"

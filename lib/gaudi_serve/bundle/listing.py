@@ -1,4 +1,4 @@
-"""The list of one host: which parts of it a run has, by its stages."""
+"""The items of one host, by the stages of a run."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from .host import BundleHost, Known
 from .items import Item
 
 Part = Callable[[BundleHost], list[Item]]
-# What lists the things that each role fetches. Roles without a line fetch nothing.
+# The functions that list the items of each role. Other roles download nothing.
 PARTS: Mapping[str, tuple[Part, ...]] = {
     "host_tuning": (packages.host_tuning,),
     "driver": (packages.driver,),
@@ -31,10 +31,10 @@ SYSTEM = ("id", "version_id", "kernel", "accelerator")
 
 
 def host_items(host: BundleHost, stages: Sequence[str]) -> list[Item]:
-    """Return everything that the stages of a run fetch for a host.
+    """Return all items that the stages of a run download for a host.
 
     Raises:
-        InputError: where its facts do not say what packages it needs.
+        InputError: if its facts are not enough to choose its packages.
     """
     parts = [part for stage in stages for part in PARTS.get(stage, ())]
     if not parts:
@@ -52,7 +52,7 @@ def host_items(host: BundleHost, stages: Sequence[str]) -> list[Item]:
 
 
 def unplanned_models(known: Known) -> list[dict[str, Any]]:
-    """Return name and image of the models of a host that are planned when a run has installed its driver.
+    """Return name and image of a host's models that are planned after a run has installed its driver.
 
     Args:
         known: the variables of the host.
@@ -68,7 +68,7 @@ def unplanned_models(known: Known) -> list[dict[str, Any]]:
 
 
 def no_facts(name: str) -> str:
-    """Return the sentence for a host that was never read."""
+    """Return the message for a host without facts."""
     return (
         f"no facts of {name}: run playbooks/plan.yml -e plan_save_facts_dir=FOLDER where the host can be reached, or "
         "write them by hand (docs/guides/planning.md)"

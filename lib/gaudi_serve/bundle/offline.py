@@ -1,4 +1,4 @@
-"""What a run would fetch on a host, and the mirror of its site does not have."""
+"""The items that a run needs on a host and that the mirror of its site lacks."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from .host import BundleHost
 from .items import Item, joined
 from .listing import PARTS, host_items
 
-# What hosts fetch, of all that a bundle has.
+# The kinds that hosts download.
 KINDS = ("image", "package", "source", "download", "weights", "python")
-# A message names so many of a kind.
+# Items of a kind that a message names.
 MOST = 8
 LACKS = (
     "{host}: the mirror {url} lacks {names}; make the bundle again with this inventory on the connected machine "
@@ -27,13 +27,13 @@ ELSEWHERE = (
 
 
 def missing_lines(host: BundleHost, url: str, has: Iterable[Sequence[str]], due: Sequence[str]) -> list[str]:
-    """Return what a run needs and the mirror lacks, as one sentence a kind; nothing where it has all.
+    """Return messages on items that a run needs and the mirror lacks, one for each kind; empty if it has all.
 
     Args:
-        host: whose run it is.
-        url: of the mirror.
-        has: kind, name, version and system of everything that it has.
-        due: roles of the stages that have something to do; the others fetch nothing.
+        host: the host of the run.
+        url: address of the mirror.
+        has: kind, name, version and system of all items of the mirror.
+        due: roles of the stages with changes; other roles download nothing.
     """
     kept = {tuple(one) for one in has}
     try:
@@ -56,7 +56,7 @@ def _some(labels: Sequence[str]) -> str:
 
 
 def _is_there(item: Item, kept: set[tuple[str, ...]], host: BundleHost) -> bool:
-    """Tell whether the mirror has an item, or the host itself."""
+    """Return whether the mirror or the host itself has an item."""
     if (item.kind, item.name, item.version, item.system) in kept:
         return True
     if item.kind == "image":
@@ -64,5 +64,5 @@ def _is_there(item: Item, kept: set[tuple[str, ...]], host: BundleHost) -> bool:
         images = (host.known.get("gaudi_services") or {}).get("images") or {}
         here = vllm_image_id(images, f"{item.name}{joint}{item.version}")
         return here is not None or item.origin.endswith(" on the host")
-    # Without a version any will do.
+    # Without a version, any version is enough.
     return not item.version and any(one[:2] == (item.kind, item.name) and one[3] == item.system for one in kept)

@@ -1,4 +1,4 @@
-"""The packages that the roles install on a host, whatever is there already."""
+"""The packages that the roles install on a host, including those that are already installed."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ NO_ADDRESS = "no address is known, since the host's own sources have it"
 
 
 def host_tuning(host: BundleHost) -> list[Item]:
-    """Return what sets the governor, of the kernel that the host runs."""
+    """Return the package that sets the CPU governor for the host's kernel."""
     tuning = host.known.get("gaudi_tuning")
     if not host.known["host_tuning_governor"] or (tuning and not tuning["governor"]["values"]):
         return []
@@ -31,7 +31,7 @@ def host_tuning(host: BundleHost) -> list[Item]:
 
 
 def driver(host: BundleHost) -> list[Item]:
-    """Return the packages of the driver, with the headers of the kernel that the host runs, and their repository."""
+    """Return the packages of the driver, the headers of the host's kernel, and their repository."""
     platform = platform_of(host.system["accelerator"]).driver
     if platform is None or not is_true(host.known["driver_manage"]):
         return []
@@ -43,7 +43,7 @@ def driver(host: BundleHost) -> list[Item]:
         "gaudi_system": host.system,
         "driver_kernel_headers": host.known["driver_kernel_headers"],
     }
-    # The task's own expression, of which the rest is known already.
+    # The task's own expression adds these to the headers; they are listed below.
     values["__driver"] = {"changes": {"install": []}}
     headers = apt_names("driver", "apply.yml", "Apply | Install the packages together", **values)
     repository = host.known["driver_repository"] or {}
@@ -55,12 +55,12 @@ def driver(host: BundleHost) -> list[Item]:
 
 
 def _no_address(origin: str, variable: str) -> str:
-    """Return what is wrong with packages that come from a source that only the host knows."""
+    """Return the problem of packages whose source is known only on the host."""
     return f"{NO_ADDRESS}: set {variable}" if origin == OF_HOST else ""
 
 
 def _tools(role: str, file: str) -> list[str]:
-    """Return what writing a repository needs."""
+    """Return the packages that writing a repository needs."""
     tasks = {
         "source.yml": "Apply | Install the packages for writing a repository",
         "runtime.yml": "Runtime | Install the packages for adding a repository",
@@ -70,7 +70,7 @@ def _tools(role: str, file: str) -> list[str]:
 
 
 def _of_release(host: BundleHost, platform: Driver) -> list[str]:
-    """Return the packages of a driver that belong to one release, at their version where it is known."""
+    """Return the packages of a driver that belong to one release, with their version if it is known."""
     known = host.known
     names, facts = list(known["driver_packages"] or platform.packages), known.get("gaudi_driver")
     version, release = str(known["driver_version"] or ""), str(known["driver_release"])
@@ -83,7 +83,7 @@ def _of_release(host: BundleHost, platform: Driver) -> list[str]:
 
 
 def _of_version(host: BundleHost, platform: Driver) -> list[str]:
-    """Return the packages of a driver that go by its own version."""
+    """Return the packages of a driver that have their own version."""
     asked, facts = str(host.known["driver_version"] or ""), host.known.get("gaudi_driver")
     if not facts:
         version = asked or platform.usual
@@ -92,7 +92,7 @@ def _of_version(host: BundleHost, platform: Driver) -> list[str]:
     here = Present.of(facts)
     source = here.source(platform)
     if here.loaded and source is None:
-        return []  # no package brought it
+        return []  # it was not installed from a package
     version = asked or ("" if source else platform.usual)
     best = (
         here.best(platform, version, source) if version and not (source and begins(source.version, version)) else None
@@ -105,7 +105,7 @@ def _of_version(host: BundleHost, platform: Driver) -> list[str]:
 
 
 def container_runtime(host: BundleHost) -> list[Item]:
-    """Return the engine's packages, those of runtimes for devices, and the repositories of both."""
+    """Return the packages of the container engine and of device runtimes, and the repositories of both."""
     vendor = host.known["container_runtime_engine"] == "vendor"
     kind = "vendor_packages" if vendor else "distribution_packages"
     names = with_client(host.known[f"container_runtime_{kind}"], host.system)
@@ -119,7 +119,7 @@ def container_runtime(host: BundleHost) -> list[Item]:
 
 
 def _engine_source(host: BundleHost) -> tuple[list[Item], str]:
-    """Return the repository of the engine's vendor with its key and what adding it needs, and its address."""
+    """Return the items of the engine vendor's repository, with key and tools, and its address."""
     own = "container_runtime_vendor_"
     place = f"{host.known[f'{own}uri']}/{host.system['id']}"
     suites = [str(host.system.get("codename") or "")]
@@ -144,7 +144,7 @@ def _runtime(host: BundleHost, runtime: Runtime) -> list[Item]:
 
 
 def accelerator_network(host: BundleHost) -> list[Item]:
-    """Return what the network between hosts needs."""
+    """Return the packages for the network between hosts."""
     return host.packages(network_packages(between_of(host.known)), "accelerator_network")
 
 
@@ -155,9 +155,9 @@ def gateway(host: BundleHost) -> list[Item]:
 
 
 def monitoring(host: BundleHost) -> list[Item]:
-    """Return the packages of a host that is watched, or watches."""
+    """Return the packages of a watched host, or of a host with Prometheus."""
     fleet, settings = host.known["monitoring_fleet"], host.known["monitoring_settings"]
-    # Certificates are made in the run itself, and whom a host watches is known there: of both, the list has them all.
+    # Certificates and watched hosts are known only during the run, so the list assumes that all exist.
     monitors = [{**one, "certificate": one["certificate"] or "made in the run"} for one in fleet["monitors"]]
     others = [name for name in host.known["groups"]["all"] if name != host.name]
     watched = fleet["watched"] or [{"host": name, "address": name} for name in others[:1] if settings]
@@ -166,7 +166,7 @@ def monitoring(host: BundleHost) -> list[Item]:
 
 
 def images(host: BundleHost) -> list[Item]:
-    """Return what a host needs from which others take images."""
+    """Return the packages of a host from which others copy images."""
     return host.packages(REGISTRY_PACKAGES if host.gives_images else (), "vllm_image")
 
 

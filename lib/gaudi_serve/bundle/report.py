@@ -1,4 +1,4 @@
-"""The list of a bundle as people read it, and as its file has it."""
+"""The list of a bundle as a report and as a file."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from .control import control_node
 from .items import KINDS, NAME, Item, Manifest, joined, read_manifest
 
 HEAD = ["NAME", "VERSION", "FROM", "FOR", "NEEDED BY", "WHY", "PINNED", "SIZE"]
-LONGEST = 24  # characters of a version that a table shows: digests and commits are longer
+LONGEST = 24  # characters of a version in a table; digests and commits are longer
 
 
 def bundle_manifest(
@@ -26,18 +26,18 @@ def bundle_manifest(
     environment: Mapping[str, Any] | None = None,
     now: float | None = None,
 ) -> dict[str, Any]:
-    """Return the manifest of everything that a site must bring in, and a report of it.
+    """Return the manifest of everything that a site must provide, and a report of it.
 
     Args:
-        found: what action gaudi_bundle has returned of every host, one item each.
-        problems: why the list cannot be made; everything that is wrong.
-        folder: of the bundle on the control node; empty where nothing is written.
-        inventory: sources of the inventory, in which no bundle may lie.
-        environment: the execution environment that the site brings in, with ``name`` and perhaps ``archive``.
+        found: the items that action gaudi_bundle has returned for all hosts.
+        problems: all reasons why the list cannot be made.
+        folder: of the bundle on the control node; empty if no file is written.
+        inventory: sources of the inventory, which must not contain the bundle.
+        environment: the site's own execution environment, with ``name`` and optionally ``archive``.
         now: seconds since 1970.
 
     Returns:
-        ``errors``; where there is none, ``lines`` (the report), ``text`` and ``path`` of the file, ``problems``.
+        ``errors``; without errors, ``lines`` (the report), ``text`` and ``path`` of the file, ``problems``.
     """
     errors = list(dict.fromkeys(problems))
     try:
@@ -54,7 +54,7 @@ def bundle_manifest(
         "lines": [*manifest_lines(manifest), *(_difference(manifest, old) if folder else [])],
         "text": manifest.text,
         "path": f"{folder.rstrip('/')}/{NAME}" if folder else "",
-        # Its checksum is signed: only fetching writes it again.
+        # The checksum of the manifest is signed, so that only a download may write it again.
         "signed": bool(folder) and (Path(folder) / SUMS).exists(),
         "problems": [_problem(one) for one in manifest.items if one.problem],
     }
@@ -86,7 +86,7 @@ def manifest_lines(manifest: Manifest) -> list[str]:
 
 
 def _grouped(items: Sequence[Item]) -> list[str]:
-    """Return a line for each problem, with all that share it."""
+    """Return a line for each problem, with all items that share it."""
     found: dict[tuple[str, ...], list[str]] = {}
     for one in items:
         found.setdefault((one.kind, one.problem, some_names(one.users)), []).append(
@@ -101,7 +101,7 @@ def _problem(item: Item) -> str:
 
 def _table(items: Sequence[Item]) -> list[str]:
     rows = [HEAD, *map(_row, items)]
-    # A column that says nothing of any of them is left out.
+    # A column that is empty in all rows is left out.
     used = [place for place, _ in enumerate(HEAD) if place == 0 or any(row[place] for row in rows[1:])]
     return [f"  {line}" for line in table([[row[place] for place in used] for row in rows])]
 
@@ -115,7 +115,7 @@ def _row(item: Item) -> list[str]:
 
 
 def size_text(size: int) -> str:
-    """Return bytes as GB or MB, in powers of ten as shops sell disks."""
+    """Return bytes as GB or MB, in powers of ten."""
     return f"{size / 1e9:,.1f} GB" if size >= 10**9 else f"{size / 1e6:,.1f} MB"
 
 

@@ -1,4 +1,4 @@
-"""What roles say of the things that they fetch: names stand in their tasks and files, and are read from there."""
+"""Reads package names and versions from the tasks and files of roles."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ PIN = re.compile(r"(?P<name>[\w.-]+)(?:\[[\w,.-]*\])?\s*(?:==\s*(?P<version>[^\s
 
 
 def tasks_of(role: str, file: str) -> Iterator[Mapping[str, Any]]:
-    """Yield the tasks of a file of a role, those inside blocks too."""
+    """Yield the tasks of a role's file, including those inside blocks."""
     yield from _flat(_loaded(role, file))
 
 
@@ -37,14 +37,14 @@ def _flat(tasks: Sequence[Mapping[str, Any]]) -> Iterator[Mapping[str, Any]]:
 
 
 def apt_names(role: str, file: str, name: str, **values: Any) -> list[str]:
-    """Return the packages that a task of a role installs, by its own expression.
+    """Return the packages that a task of a role installs, from its own expression.
 
     Args:
         role, file, name: of the task.
-        values: the variables that the expression reads.
+        values: the variables of the expression.
 
     Raises:
-        InputError: where there is no such task, or its expression cannot be rendered.
+        InputError: if there is no such task, or its expression cannot be rendered.
     """
     where = f"roles/{role}/tasks/{file}: {name}"
     task = next((one for one in tasks_of(role, file) if one.get("name") == name and APT in one), None)
@@ -56,7 +56,7 @@ def apt_names(role: str, file: str, name: str, **values: Any) -> list[str]:
 
 
 def _rendered(text: str, where: str, values: Mapping[str, Any]) -> Any:
-    # Only the controller renders; this package never travels to hosts.
+    # Only the controller renders; this package is never copied to hosts.
     import jinja2
     from jinja2.nativetypes import NativeEnvironment
 
@@ -69,7 +69,7 @@ def _rendered(text: str, where: str, values: Mapping[str, Any]) -> Any:
 
 
 def pins(path: str) -> list[tuple[str, str]]:
-    """Return name and version of each line of a file of requirements; the version is empty where it is not pinned.
+    """Return name and version of each line of a requirements file; the version is empty if it is not pinned.
 
     Args:
         path: of the file, in this repository.

@@ -1,4 +1,4 @@
-"""Weights that have a source, and what fetching them takes."""
+"""Weights with a source, and the packages that download them."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from .host import BundleHost
 from .items import Item
 from .roles import pins
 
-# Where the clients fetch from when nothing else is said.
+# The default servers of the clients.
 HOMES = {"hub": "https://huggingface.co", "modelscope": "ModelScope"}
 COMMIT = re.compile(r"[0-9a-f]{40}")
 NO_REVISION = "no revision: the newest of that day; set source.revision to a commit"
@@ -24,7 +24,7 @@ CLIENTS = "roles/model_weights/files/requirements.txt"
 
 
 def weights(host: BundleHost) -> list[Item]:
-    """Return the weights that a host fetches, and the programs for that."""
+    """Return the weights that a host downloads, and the programs for the download."""
     found: list[Item] = [item for item, _ in sources_of(host)]
     kinds = {source["kind"] for _, source in sources_of(host)}
     for target in weights_targets(host.known["model_weights_models"] or []):
@@ -35,7 +35,7 @@ def weights(host: BundleHost) -> list[Item]:
 
 
 def sources_of(host: BundleHost) -> list[tuple[Item, Mapping[str, Any]]]:
-    """Return the weights that a host fetches, each with its source as role model_weights has it."""
+    """Return the weights that a host downloads, each with its source from role model_weights."""
     sizes, found = _sizes(host), []
     for target in weights_targets(host.known["model_weights_models"] or []):
         source = target["source"]
@@ -60,7 +60,7 @@ def _item(host: BundleHost, target: Mapping[str, Any], size: int | None) -> Item
 
 
 def _sizes(host: BundleHost) -> dict[str, int]:
-    """Return the bytes of folders of weights: those on the host, else those that the catalog knows."""
+    """Return the sizes in bytes of folders of weights: from the host, or from the catalog."""
     known, facts = host.known, host.machine.get("weights") or {}
     found = {path: int(one["bytes"]) for path, one in facts.items() if one and one.get("bytes")}
     machine, release = Host.of(host.machine), str(known["vllm_image_release"])
@@ -73,10 +73,10 @@ def _sizes(host: BundleHost) -> dict[str, int]:
 
 
 def _programs(host: BundleHost, kinds: set[str]) -> list[Item]:
-    """Return the packages and the clients that fetch from these kinds of sources."""
+    """Return the packages and clients that download from these kinds of sources."""
     source = str(host.known["model_weights_from_host"] or "")
     if source not in ("", host.name):
-        return []  # that host fetches for all
+        return []  # that host downloads for all hosts
     clients = bool(kinds & {*HOMES})
     needed = {"git": "git" in kinds, "git-lfs": "git" in kinds, "python3-venv": clients}
     found = host.packages([name for name in PACKAGES if needed[name]], "model_weights")

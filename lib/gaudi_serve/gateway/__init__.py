@@ -1,1 +1,1 @@
-"""One endpoint for the models of many hosts: what HAProxy is told, and how it is talked to while it runs."""
+"""One endpoint for the models of many hosts: HAProxy's configuration and its control at run time."""

@@ -1,4 +1,4 @@
-"""What a gateway answers by itself: errors as OpenAI's clients read them."""
+"""The gateway's own error responses, in the format of OpenAI's API."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ MODEL = "%[var(txn.model),json(utf8s)]"
 
 
 def _error(message: str, kind: str, code: str) -> str:
-    """Return an error as OpenAI's clients read it; ``message`` may have HAProxy's own variables."""
+    """Return an error in the format of OpenAI's API; ``message`` may contain HAProxy variables."""
     body = {"error": {"message": message, "type": kind, "param": None, "code": code}}
     return json.dumps(body) + "\n"
 

@@ -1,4 +1,4 @@
-"""The page on which people talk to the models: from what a user writes of it to its settings."""
+"""The chat page of a gateway: validates ``fleet_gateway.chat`` and returns its settings."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from .clients import ADDRESS, ALLOWING, CLIENT, NAME, ClientNames, integer, read
 from .objects import Chat, Client, Gateway
 
 KEY = "fleet_gateway.chat"
-LEAST_PASSWORD = 8  # signs
-# HAProxy holds each file of the page in a buffer; the largest has 52 KiB.
+LEAST_PASSWORD = 8  # characters
+# HAProxy serves each file of the page from a buffer; the largest file has 52 KiB.
 BUFFER_KIB = 64
 RULES = {
     "address": ADDRESS,
@@ -32,19 +32,19 @@ KEYS = (*RULES, "users")
 
 
 def read_chat(given: Any, fleet: ClientNames | None) -> Chat | None:
-    """Return the page of a mapping; None where there is none.
+    """Return the chat page of a mapping; None without a mapping.
 
     Args:
         given: ``fleet_gateway.chat``, with the keys of docs/guides/chat.md.
-        fleet: the models and adapters that users may use; None where they are not known.
+        fleet: the models and adapters that users may use; None if they are unknown.
 
     Raises:
-        InputError: for a key or value that is none. No password is ever in it.
+        InputError: for an unknown key or invalid value. The message never contains a password.
     """
     if given is None:
         return None
     if not isinstance(given, Mapping):
-        # It may be a password.
+        # The value may be a password, so it is hidden.
         raise InputError(f"{KEY}: (hidden) is not a mapping with {', '.join(KEYS)}; {{}} takes all defaults")
     known(KEY, given, KEYS)
     said = {key: given[key] for key in RULES if given.get(key) is not None}
@@ -94,7 +94,7 @@ def _user(name: Any, given: Any, fleet: ClientNames | None) -> Client:
 
 
 def refuse_chat(gateway: Gateway, given: Mapping[str, Any]) -> None:
-    """Refuse a page that anybody could use, that meets the gateway's own ports and clients, or that it cannot hold."""
+    """Refuse a chat page that is open to all, conflicts with the gateway's ports or clients, or exceeds its buffer."""
     chat = gateway.chat
     if not chat:
         return

@@ -1,4 +1,4 @@
-"""Who may ask a gateway: its clients by their keys, and what of them is refused before anything is changed."""
+"""The clients of a gateway and their keys, validated before anything is changed."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ from .objects import Client
 
 NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,62}")
 DIGEST = re.compile(r"[0-9a-fA-F]{64}")
-# Keys by which a user says that more people may ask than is wise.
+# Keys with which a user accepts an exposed gateway.
 ALLOWING = ("plain_allowed", "open")
 LEAST_KEY = 16  # characters
-MOST_UNREAD = 3  # reasons that a sentence names
+MOST_UNREAD = 3  # reasons that a message lists
 CLIENT = ("key", "sha256", "models", "requests_per_minute")
 
 
 @dataclass(frozen=True)
 class ClientNames:
-    """The names by which clients call the models and adapters of a fleet, and why those of some hosts are not known."""
+    """The names of a fleet's models and adapters for clients, and why the names of some hosts are unknown."""
 
     models: frozenset[str]
     adapters: frozenset[str] = frozenset()
@@ -33,23 +33,23 @@ class ClientNames:
 
 
 def not_read(reasons: Sequence[str]) -> str:
-    """Return the end of a sentence on what no host has: which hosts could not be read, and why; empty without any."""
+    """Return the end of a message: which hosts could not be read, and why; empty without reasons."""
     more = [f"and {len(reasons) - MOST_UNREAD} more"] if len(reasons) > MOST_UNREAD else []
     return f"; these could not be read: {'; '.join([*reasons[:MOST_UNREAD], *more])}" if reasons else ""
 
 
 def is_address(value: Any) -> bool:
-    """Tell whether a value is an address of a host, without a zone."""
+    """Return whether a value is a host's IP address without a zone."""
     try:
         ip_address(str(value))
     except ValueError:
         return False
-    # A zone may be any text, and neither HAProxy nor keepalived takes one.
+    # A zone can be any text, and neither HAProxy nor keepalived accepts one.
     return "%" not in str(value)
 
 
 def integer(low: int, high: int) -> Rule:
-    """Return the rule for integers within limits, which Ansible may give as text."""
+    """Return the rule for integers within limits; Ansible may pass them as text."""
     return rule_of({"type": "int"}, Rule(whole(low, high), f"is not an integer from {low} to {high}"))
 
 
@@ -58,10 +58,10 @@ RATE = integer(1, 1_000_000)
 
 
 def known_model(key: str, model: Any, fleet: ClientNames | None, names: Collection[str]) -> None:
-    """Refuse a model that no host of the inventory has, where these are known.
+    """Refuse a model that no host of the inventory has, if the fleet's models are known.
 
     Raises:
-        InputError: with the key, and the names that are near.
+        InputError: with the key and similar names.
     """
     if fleet is not None and model not in names:
         hint = near(model, names) or f"; there are {', '.join(sorted(names)) or 'none'}"
@@ -69,10 +69,10 @@ def known_model(key: str, model: Any, fleet: ClientNames | None, names: Collecti
 
 
 def read_clients(given: Any, fleet: ClientNames | None) -> tuple[Client, ...]:
-    """Return the clients of a mapping ``{name: {key or sha256, models, requests_per_minute}}``; none for null.
+    """Return the clients of a mapping ``{name: {key or sha256, models, requests_per_minute}}``; empty for None.
 
     Raises:
-        InputError: for a key or value that is none. No key of a client is ever in it.
+        InputError: for an unknown key or invalid value. The message never contains a client's key.
     """
     if given is None:
         return ()
@@ -92,13 +92,13 @@ def read_clients(given: Any, fleet: ClientNames | None) -> tuple[Client, ...]:
 
 
 def read_client(label: str, name: str, given: Any, fleet: ClientNames | None) -> Client:
-    """Return one client; ``label`` is how messages call it.
+    """Return one client; ``label`` is its name in messages.
 
     Raises:
-        InputError: as of read_clients.
+        InputError: as in read_clients.
     """
     if not isinstance(given, Mapping):
-        # It may be the key itself.
+        # The value may be the key itself, so it is hidden.
         raise InputError(f"{label}: (hidden) is not a mapping with key or sha256, models, requests_per_minute")
     known(label, given, CLIENT)
     if (given.get("key") is None) == (given.get("sha256") is None):
@@ -107,7 +107,7 @@ def read_client(label: str, name: str, given: Any, fleet: ClientNames | None) ->
     if not isinstance(digest, str) or not DIGEST.fullmatch(digest):
         raise InputError(f"{label}.sha256: (hidden) is not the SHA-256 of a key: 64 hexadecimal digits")
     allowed = given.get("models")
-    # An empty list would be all of them, where somebody has taken the last one away.
+    # An empty list would allow all models, for example after a user removed the last entry.
     if allowed is not None and not (
         isinstance(allowed, list) and allowed and all(isinstance(one, str) for one in allowed)
     ):

@@ -1,7 +1,7 @@
-"""The files of a gateway: HAProxy's configuration, the maps that it looks names and keys up in, and its answers.
+"""The files of a gateway: HAProxy's configuration, its maps of names and keys, and its error responses.
 
-All of it is computed; nobody edits it. Clients' keys are there as digests alone. The servers' own keys are in one map
-of mode 0600, which HAProxy reads before it drops root's rights.
+The toolkit generates all files; users do not edit them. They contain only digests of the clients' keys. The keys of
+the servers are in one map of mode 0600, which HAProxy reads before it drops root's rights.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from ..core.templates import ROLES, rendered
 from .answers import ANSWERS
 from .objects import Chat, Client, Gateway
 
-# What HAProxy's own language cannot do; each thread has its own state, since HAProxy 2.6 crashes with a shared one.
+# Logic that HAProxy's configuration cannot express. HAProxy 2.6 crashes with shared state: each thread has its own.
 LUA, USAGE = (Path(__file__).with_name(f"{name}.lua") for name in ("gateway", "usage"))
-# The page for chats: its files with their kinds, and what it reads first.
+# The chat page: its files with their media types, and the settings that it loads first.
 CHAT = ROLES / "gateway/files/chat"
 CHAT_FILES = {
     "index.html": "text/html",
@@ -25,12 +25,12 @@ CHAT_FILES = {
     **dict.fromkeys(("chat.js", "marked.js", "purify.js"), "text/javascript"),
 }
 CHAT_SETTINGS = "settings.json"
-# A client of a gateway that asks for no key.
+# The client's name if the gateway requires no key.
 EVERYBODY = "-"
-# Between a client's name and a model's in a map, as haproxy.cfg.j2 has it; neither name has one.
+# Separates the names of a client and a model in a map, as in haproxy.cfg.j2; neither name contains it.
 BETWEEN = "|"
 ADDRESS = "keepalived.conf"
-# Run by keepalived: the gateway must answer, not only run.
+# keepalived runs this check: HAProxy must respond, not only run.
 HEALTH_FILE = "health.py"
 HEALTH = """import ssl, sys, urllib.request
 context = ssl.create_default_context()
@@ -43,7 +43,7 @@ with urllib.request.build_opener(*handlers).open(sys.argv[1], timeout=2) as answ
 
 @dataclass(frozen=True)
 class File:
-    """One file: its text, its mode, whether it holds a secret, which no diff may show, and the group that owns it."""
+    """One file: its text, mode and group, and whether it contains a secret, which no diff may show."""
 
     text: str
     mode: str = "0644"
@@ -52,7 +52,7 @@ class File:
 
 
 def gateway_files(gateway: Gateway) -> dict[str, File]:
-    """Return the files by their paths."""
+    """Return the files of a gateway by path."""
     clients: list[Client | None] = [*(gateway.clients or [None]), *(gateway.chat.clients if gateway.chat else ())]
     keys = [f"{client.sha256.upper()} {client.name}" for client in gateway.clients]
     rates = [f"{client.name} {client.requests_per_minute}" for client in gateway.everyone if client.requests_per_minute]
@@ -87,13 +87,13 @@ def gateway_files(gateway: Gateway) -> dict[str, File]:
     files = {f"{gateway.folder}/{name}": File(text) for name, text in texts.items()}
     secrets = {"servers.map": _lines(f"{one.name} {one.key}" for one in gateway.backends if one.key)}
     if gateway.chat and gateway.chat.users:
-        # Digests of passwords, which people choose.
+        # Digests of passwords are secret too, because people choose weak passwords.
         secrets["users.map"] = _lines(f"{one.sha256.upper()} {one.name}" for one in gateway.chat.users)
     return {**files, **{f"{gateway.folder}/{name}": File(text, "0600", secret=True) for name, text in secrets.items()}}
 
 
 def _chat(gateway: Gateway) -> dict[str, str]:
-    """Return the files of the page for chats, and what it reads first."""
+    """Return the files of the chat page and its settings."""
     chat = gateway.chat or Chat()
     settings = {"title": chat.title, "system_prompt": chat.system_prompt}
     texts = {name: (CHAT / name).read_text(encoding="utf-8") for name in CHAT_FILES}
@@ -101,7 +101,7 @@ def _chat(gateway: Gateway) -> dict[str, str]:
 
 
 def _address(gateway: Gateway) -> dict[str, str]:
-    """Return the files of keepalived, which holds the address that several gateways share."""
+    """Return the files of keepalived, which manages the address that several gateways share."""
     health = PurePosixPath(gateway.folder).with_name("current") / HEALTH_FILE
     return {ADDRESS: rendered("gateway", "keepalived.conf.j2", gateway=gateway, health=health), HEALTH_FILE: HEALTH}
 
@@ -111,10 +111,10 @@ def _name(client: Client | None) -> str:
 
 
 def _allowed(gateway: Gateway, client: Client | None, name: str) -> str:
-    """Return how much a body must say.
+    """Return how much a request body must specify for a client and a model name.
 
-    ``strict`` where the client may not use all names of the servers that serve this one; ``named`` where a server would
-    use another model for a body without a name; ``all`` otherwise.
+    ``strict`` if the client may not use all names of the servers of this model; ``named`` if a server would use another
+    model for a body without a name; ``all`` otherwise.
     """
     beside = gateway.beside(name)
     if client and client.models and not beside <= set(client.models):
@@ -128,7 +128,7 @@ def _lines(lines: Iterable[str]) -> str:
 
 
 def _models(gateway: Gateway, client: Client | None) -> str:
-    """Return what /v1/models answers a client, on one line; users of the page for chats learn what a model takes."""
+    """Return the response to /v1/models for a client on one line; users of the chat page also get the input kinds."""
     kinds = {name: list(one.kinds) for one in gateway.backends for name in one.names}
     of_chat = gateway.chat is not None and client in gateway.chat.clients
     data = [

@@ -1,7 +1,7 @@
-"""From the plans of a fleet's hosts to what a gateway serves: which servers, at which addresses, with which keys.
+"""The servers of a gateway, from the plans of a fleet's hosts: their addresses and keys.
 
-Pure functions of an inventory's variables. A server that a gateway on another host reaches listens on its host's
-address in their network and asks for a key; on loopback, as without a gateway, it does neither.
+Pure functions of an inventory's variables. A server for a gateway on another host listens on its host's address in
+their network and requires a key. A server on loopback does neither.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ from .objects import PLAIN, Backend, Server
 
 Known = Mapping[str, Any]
 LEAST_SECRET = 32  # characters
-# Requests at a time of a server whose model does not say max_num_seqs: vLLM's own default.
+# Concurrent requests of a server whose model does not set max_num_seqs: vLLM's default.
 TAKES = 256
-# What most models take.
+# The input kinds of most models.
 TALKS = ("text",)
-# By what a start asks a model of which it talks.
+# Smoke probes of models that generate text.
 TALKING = {"text", "any", "image", "audio", "video", "tools"}
 
 
@@ -38,8 +38,8 @@ TALKING = {"text", "any", "image", "audio", "video", "tools"}
 class Entry:
     """One server of a fleet.
 
-    host, unit: where it runs; model: its name for clients; address, port: where a gateway reaches it; takes: requests
-    at a time; adapters: the names of its LoRA adapters; kinds: what it takes in a conversation, ``text`` and ``image``.
+    host, unit: where it runs; model: its name for clients; address, port: where a gateway reaches it; takes: concurrent
+    requests; adapters: names of its LoRA adapters; kinds: input kinds of a conversation, ``text`` and ``image``.
     """
 
     host: str
@@ -53,43 +53,43 @@ class Entry:
 
     @property
     def name(self) -> str:
-        """Return its name in HAProxy."""
+        """Return the server's name in HAProxy."""
         return PLAIN.sub("_", f"{self.host}.{self.unit}")
 
     def as_dict(self) -> dict[str, Any]:
-        """Return it as a mapping. What most models take is not in it, so that files of before stay as they are."""
+        """Return the entry as a mapping. Default ``kinds`` are left out, so that existing files stay unchanged."""
         return {key: value for key, value in asdict(self).items() if key != "kinds" or value != TALKS}
 
 
 def fleet_gateways(hostvars: Mapping[str, Known], hosts: Iterable[str]) -> list[str]:
-    """Return the hosts of an inventory that are gateways: those with a mapping ``fleet_gateway``."""
+    """Return the gateway hosts of an inventory: those with a mapping ``fleet_gateway``."""
     return [name for name in hosts if is_gateway(hostvars[name])]
 
 
 def is_gateway(variables: Known) -> bool:
-    """Tell whether a host's variables make it a gateway; a value that cannot be read does, and is refused there."""
+    """Return whether a host is a gateway; also True for an unreadable value, which the gateway's checks refuse."""
     try:
         return isinstance(value_of(variables, "fleet_gateway"), Mapping)
-    # Of Ansible's and of Jinja's many errors.
+    # Ansible and Jinja raise many kinds of errors here.
     except Exception:
         return True
 
 
 def is_remote(gateways: Iterable[str], host_name: str) -> bool:
-    """Tell whether a gateway on another host reaches the servers of a host."""
+    """Return whether a gateway on another host reaches the servers of a host."""
     return any(name != host_name for name in gateways)
 
 
 def behind_gateway(defaults: Any, gateways: Sequence[str], host_name: str, address: str) -> Any:
-    """Return the keys that every model of a host takes: with the host's address, where a gateway is elsewhere.
+    """Return the default model keys of a host; with the host's address, if a gateway is on another host.
 
-    What a user has said of ``host`` stays.
+    A ``host`` that the user has set stays.
 
     Args:
         defaults: ``vllm_model_defaults``.
-        gateways: hosts of the inventory that are gateways.
+        gateways: gateway hosts of the inventory.
         host_name: the host.
-        address: at which the gateways reach the host.
+        address: the host's address for gateways.
     """
     if not isinstance(defaults, Mapping) or not is_remote(gateways, host_name) or not address:
         return defaults
@@ -97,21 +97,21 @@ def behind_gateway(defaults: Any, gateways: Sequence[str], host_name: str, addre
 
 
 def server_key(secret: str, model: str) -> str:
-    """Return the key that the servers of a model ask of the gateways, in hexadecimal."""
+    """Return the key, in hexadecimal, that the servers of a model require from gateways."""
     return hmac.new(secret.encode(), f"server of {model}".encode(), hashlib.sha256).hexdigest()
 
 
 def server_secrets(
     secrets: Any, names: Mapping[str, str], gateways: Sequence[str], host_name: str, secret: Any = ""
 ) -> Any:
-    """Return the secrets of a host's models, with a key for each that a gateway on another host reaches.
+    """Return the secrets of a host's models, with a key for each model if a gateway on another host reaches it.
 
-    A key that a user has given a model stays. Where something is wrong, which is said elsewhere, they are as given.
+    A key that the user has set stays. Invalid values are returned unchanged; other checks refuse them.
 
     Args:
         secrets: ``vllm_secrets`` of the host.
         names: ``{model: its name for clients}``.
-        gateways: hosts of the inventory that are gateways.
+        gateways: gateway hosts of the inventory.
         host_name: the host.
         secret: ``fleet_gateway_secret``.
     """
@@ -127,7 +127,7 @@ def server_secrets(
 
 
 def secret_problem(secret: Any) -> str:
-    """Return what is wrong with ``fleet_gateway_secret``; empty where nothing is."""
+    """Return what is wrong with ``fleet_gateway_secret``; empty if it is valid."""
     if isinstance(secret, str) and len(secret) >= LEAST_SECRET and secret.isprintable():
         return ""
     given = "is required" if secret in (None, "") else "(hidden)"
@@ -143,24 +143,23 @@ def fleet_entries(
 ) -> list[dict[str, Any]]:
     """Return the servers that a gateway serves, as mappings of ``Entry``.
 
-    Hosts that this run has planned are taken from their plans; of the others what the gateway serves already stays, so
-    that a run on some hosts, or past one that is down, takes none of the others away; so does a model that the plan
-    leaves as it is. A run that does not change the
-    models, as playbooks/gateway.yml, takes a server from its plan only where it runs as planned.
+    Hosts that this run has planned come from their plans. For other hosts, and for models that the plan leaves
+    unchanged, the current servers stay; so a run on some hosts does not remove the servers of the others. A run that
+    does not change models, such as playbooks/gateway.yml, takes a server from the plan only if it runs as planned.
 
     Args:
-        hostvars: variables by host; read are ``preflight_plan``, ``preflight_refusal``, ``preflight_stages``,
+        hostvars: variables by host; uses ``preflight_plan``, ``preflight_refusal``, ``preflight_stages``,
             ``rollout_host``, ``gaudi_host`` and ``fleet_address``.
         hosts: all hosts of the inventory.
         gateway: the gateway's host.
-        live: what the gateway serves now, as this function returned it.
+        live: the servers that the gateway serves now, as this function returned them.
     """
     found: list[Entry] = []
     for name in hosts:
         known = hostvars[name]
-        # Of a host that is refused, the plan lacks the very models that are wrong.
+        # The plan of a refused host lacks the models with errors.
         planned = "preflight_plan" in known and not known["preflight_plan"]["errors"]
-        # Nor does one serve anything new yet whose change a rollout has not accepted.
+        # A host whose change a rollout has not accepted serves nothing new yet.
         accepted = known.get("rollout_host", {}).get("accepted", True)
         if planned and not known.get("preflight_refusal") and accepted:
             address, own = fleet_address(known), name == gateway
@@ -178,14 +177,14 @@ def fleet_entries(
 
 
 def _not_as_planned(known: Known) -> set[str]:
-    """Return the models of a host whose servers do not run, or listen elsewhere, than their plan has it."""
+    """Return the models of a host whose servers do not run as planned or listen elsewhere."""
     services = live_models(known.get("gaudi_host"))
     planned = {str(model["name"]): model for model in known["preflight_plan"]["models"]}
     return {name for name in {*planned, *services} if not _listens(services.get(name), planned.get(name))}
 
 
 def _listens(live: LiveModel | None, model: Known | None) -> bool:
-    """Tell whether a model is where its plan has it, by the command of its container."""
+    """Return whether a model listens where its plan sets it, according to its container's command."""
     if not model or model["state"] == "stopped":
         return not (live and live.active)
     command = live.command if live else ()
@@ -194,15 +193,15 @@ def _listens(live: LiveModel | None, model: Known | None) -> bool:
 
 
 def fleet_address(known: Known) -> str:
-    """Return the address at which gateways reach a host: ``fleet_address``, or that of its default route."""
+    """Return the address of a host for gateways: ``fleet_address``, or the address of its default route."""
     return str(value_of(known, "fleet_address") or (known.get("gaudi_host") or {}).get("ip") or "")
 
 
 def entry_of(given: Known) -> Entry:
-    """Return an entry of its mapping.
+    """Return the entry of a mapping.
 
     Raises:
-        InputError: for one that is none, as of a file that somebody has changed.
+        InputError: for an invalid mapping, for example from a file that a user has edited.
     """
     try:
         lists = {"adapters": tuple(given.get("adapters", ())), "kinds": tuple(given.get("kinds", TALKS))}
@@ -212,7 +211,7 @@ def entry_of(given: Known) -> Entry:
 
 
 def _entries(host: str, model: Known, address: str, own: bool) -> list[Entry]:
-    """Return a server as its gateway reaches it, once a model that it serves; none where it does not."""
+    """Return an entry for each model of a server; empty if the gateway does not serve it."""
     if model["state"] == "stopped" or not answers(model):
         return []
     where = str(model["host"])
@@ -228,7 +227,7 @@ def _entries(host: str, model: Known, address: str, own: bool) -> list[Entry]:
 
 
 def _kinds(served: Known) -> tuple[str, ...]:
-    """Return what a model takes in a conversation; nothing where it makes no text."""
+    """Return the input kinds of a model in a conversation; empty for a model that does not generate text."""
     probes = set(served.get("smoke") or TALKS)
     if not probes & TALKING:
         return ()
@@ -236,7 +235,7 @@ def _kinds(served: Known) -> tuple[str, ...]:
 
 
 def _adapters(args: Sequence[str]) -> tuple[str, ...]:
-    """Return the adapters of a server's arguments."""
+    """Return the adapter names in a server's arguments."""
     if "--lora-modules" not in args:
         return ()
     after = args[args.index("--lora-modules") + 1 :]
@@ -244,14 +243,14 @@ def _adapters(args: Sequence[str]) -> tuple[str, ...]:
 
 
 def adapter_names(modules: Any) -> tuple[str, ...]:
-    """Return the names of LoRA adapters, as vLLM's option ``lora_modules`` has them: name=path, or JSON with name."""
+    """Return the names of LoRA adapters of vLLM's option ``lora_modules``: name=path, or JSON with a name."""
     listed = [modules] if isinstance(modules, str | Mapping) else modules
     names = [_adapter(one) for one in (listed if isinstance(listed, list) else [])]
     return tuple(name for name in names if name)
 
 
 def _adapter(module: Any) -> str:
-    """Return the name of one adapter; empty where it has none."""
+    """Return the name of an adapter; empty without a name."""
     if isinstance(module, str) and module.startswith("{"):
         try:
             module = json.loads(module)
@@ -268,7 +267,7 @@ def _is_loopback(address: str) -> bool:
 
 
 def unreached(models: Iterable[Known], gateways: Sequence[str], host_name: str) -> list[str]:
-    """Return sentences on the planned models that gateways elsewhere cannot serve: they listen on loopback alone."""
+    """Return messages on planned models that gateways on other hosts cannot reach, because they listen on loopback."""
     others = [name for name in gateways if name != host_name]
     return [
         f"{host_name}: model {model['name']}: host {model['host']}: {', '.join(others)} cannot reach it, and does "
@@ -280,11 +279,11 @@ def unreached(models: Iterable[Known], gateways: Sequence[str], host_name: str) 
 
 
 def gateway_left(services: Known | None, gateways: Sequence[str], host_name: str) -> list[str]:
-    """Return a sentence on a gateway that is on a host which is none by the inventory any more.
+    """Return a message if a gateway runs on a host that the inventory no longer makes a gateway.
 
     Args:
-        services: ``gaudi_services`` of the host; None where they were not read.
-        gateways: hosts of the inventory that are gateways.
+        services: ``gaudi_services`` of the host; None if they were not read.
+        gateways: gateway hosts of the inventory.
         host_name: the host.
     """
     if host_name in gateways or not (services or {}).get("gateway"):
@@ -298,27 +297,27 @@ def gateway_left(services: Known | None, gateways: Sequence[str], host_name: str
 def fleet_keys(
     hostvars: Mapping[str, Known], entries: Sequence[Known], gateways: Sequence[str], secret: Any = ""
 ) -> dict[str, str]:
-    """Return ``{model: key}`` of what the servers of each model ask; a model without one asks nothing.
+    """Return ``{model: key}`` with the key that the servers of each model require; models without a key are left out.
 
     Args:
-        hostvars: variables by host; read is ``vllm_secrets``.
-        entries: what fleet_entries returned.
-        gateways: hosts of the inventory that are gateways.
+        hostvars: variables by host; uses ``vllm_secrets``.
+        entries: the result of fleet_entries.
+        gateways: gateway hosts of the inventory.
         secret: ``fleet_gateway_secret``.
 
     Raises:
-        InputError: where the servers of a model ask for different keys: HAProxy puts the key into a request before it
-            chooses the server. No key is in the message.
+        InputError: if the servers of a model require different keys. HAProxy adds the key to a request before it
+            chooses the server. The message contains no key.
     """
     found: dict[str, dict[str, str]] = {}
     servers = list(map(entry_of, entries))
     units = Counter((one.host, one.unit) for one in servers)
     for server in servers:
-        # A server of several models has one key, that of its first model, which its unit is named after.
+        # A server of several models has one key: that of its first model, which names its unit.
         keyed = replace(server, model=server.unit) if units[server.host, server.unit] > 1 else server
         found.setdefault(server.model, {})[server.name] = _key(keyed, hostvars, gateways, secret)
     for model, keys in found.items():
-        # A server without a key, behind the gateway of its own host, passes over the one that it gets.
+        # A server without a key, behind the gateway of its own host, ignores the key that it gets.
         asked = {name: key for name, key in keys.items() if key}
         if len(set(asked.values())) > 1:
             if together := _together(model, servers):
@@ -336,7 +335,7 @@ def fleet_keys(
 
 
 def _together(model: str, servers: Sequence[Entry]) -> str:
-    """Return the units that need one key, since some of them serve several models; empty where each serves one."""
+    """Return the units that need the same key because some serve several models; empty if each serves one model."""
     names, units = {model}, set[tuple[str, str]]()
     while more := {(one.unit, one.host) for one in servers if one.model in names} - units:
         units |= more
@@ -353,7 +352,7 @@ def _key(entry: Entry, hostvars: Mapping[str, Known], gateways: Sequence[str], s
 
 
 def backends_of(entries: Sequence[Known], keys: Mapping[str, str]) -> tuple[Backend, ...]:
-    """Return the backends of a gateway, by the models' names."""
+    """Return the backends of a gateway, sorted by model name."""
     models: dict[str, list[Entry]] = {}
     for one in map(entry_of, entries):
         models.setdefault(one.model, []).append(one)
@@ -363,7 +362,7 @@ def backends_of(entries: Sequence[Known], keys: Mapping[str, str]) -> tuple[Back
 def _backend(model: str, entries: Sequence[Entry], key: str) -> Backend:
     servers = tuple(Server(one.name, one.address, one.port, one.takes) for one in entries)
     found = dict.fromkeys(name for one in entries for name in one.adapters)
-    # An adapter that only some of the servers have would be asked of the others too.
+    # HAProxy would also send requests for an adapter to servers that do not have it.
     everywhere = tuple(name for name in found if all(name in one.adapters for one in entries))
     partly = tuple(name for name in found if name not in everywhere)
     kinds = tuple(kind for kind in entries[0].kinds if all(kind in one.kinds for one in entries))

@@ -1,7 +1,7 @@
-"""The HAProxy of a gateway on its host: how it is read, and how new files come to it without a lost connection.
+"""The HAProxy of a gateway on its host: reads its state and installs files without losing a connection.
 
-Its files are a folder of their own for each configuration, checked by HAProxy before a link lets it be the one that
-counts: a run that is killed leaves a folder that nobody reads. Which one the running workers have read, they tell.
+Each configuration has its own folder. HAProxy checks it before a link makes it current, so a killed run leaves only an
+unused folder. The running workers report which folder they have read.
 """
 
 from __future__ import annotations
@@ -30,31 +30,31 @@ from .runtime import VERSION, Runtime, State
 
 UNIT = "gaudi-gateway.service"
 UNIT_PATH = Path("/etc/systemd/system") / UNIT
-# keepalived, which holds the address that several gateways share. A copy of its file tells what it runs with.
+# keepalived manages the address that several gateways share. A copy of its file shows its running configuration.
 ADDRESS_UNIT = "gaudi-gateway-address.service"
 ADDRESS_PATH = UNIT_PATH.with_name(ADDRESS_UNIT)
 ADDRESS_COPY = Path("/run/gaudi-gateway-address/keepalived.conf")
 FOLDER = Path(Gateway.folder)
 LINK = "current"
 CONFIG, SERVERS = "haproxy.cfg", "servers.json"
-# The servers that are drained while their host reboots, by host: {host: [server]}. A run that was cut off leaves it.
+# Servers that are drained during their host's reboot: {host: [server]}. An interrupted run leaves this file.
 REBOOTS = Path(Gateway.state).with_name("reboots.json")
-# What stands for the folder in texts that are made before it has a name.
+# The placeholder for the folder in texts that are generated before the folder has a name.
 PLACE = f"{Gateway.folder}/@FOLDER@"
-# A master that is about to take its signals over once more loses one that comes just then.
+# The HAProxy master loses a signal that arrives while it executes itself again, so the signal is repeated.
 RELOAD_S, AGAIN_S = 30.0, 3.0
-# In which it answers after a boot of its host.
+# Time for the gateway to respond after its host has booted.
 START_S = 60.0
-SHOWN = 1500  # characters of what HAProxy says
+SHOWN = 1500  # characters of HAProxy's output in a message
 
 
 def runtime() -> Runtime:
-    """Return the socket of this host's gateway."""
+    """Return the admin socket of this host's gateway."""
     return Runtime(Path(Gateway.run) / "admin.sock")
 
 
 def current(folder: Path = FOLDER) -> str:
-    """Return the name of the folder that counts; empty where there is none."""
+    """Return the name of the current folder; empty without one."""
     try:
         return (folder / LINK).readlink().name
     except OSError:
@@ -62,7 +62,7 @@ def current(folder: Path = FOLDER) -> str:
 
 
 def running() -> str:
-    """Return the name of the folder that the running workers have read; empty where none runs."""
+    """Return the name of the folder that the running workers have read; empty if none runs."""
     try:
         return runtime().info().get("description", "")
     except OSError:
@@ -70,7 +70,7 @@ def running() -> str:
 
 
 def observe() -> dict[str, Any]:
-    """Return what role gateway compares: package, unit, configuration, servers, ports. No key is in it."""
+    """Return the state that role gateway compares: package, unit, configuration, servers, ports; without keys."""
     folder = current()
     return {
         "installed": sorted(one.name for one in packages("haproxy", "keepalived") if one.state == "installed"),
@@ -113,7 +113,7 @@ def _servers(path: Path) -> list[dict[str, Any]]:
 
 
 def certificate_problem(path: str) -> str:
-    """Return why a file with certificate and key cannot be used; empty where it can."""
+    """Return why a file with certificate and key cannot be used; empty if it is valid."""
     if not Path(path).is_file():
         return "is not a file on this host"
     try:
@@ -125,9 +125,9 @@ def certificate_problem(path: str) -> str:
 
 
 def name_of(files: Mapping[str, str], secrets: Mapping[str, str], folder: Path = FOLDER) -> str:
-    """Return the name of the folder for files: of their content, and another one where only secrets differ.
+    """Return the folder name for files: a digest of their content, with a suffix if only secrets differ.
 
-    No digest of a secret is in it: names are seen by more than root.
+    The name contains no digest of a secret, because other users than root can see it.
     """
     text = json.dumps(dict(sorted(files.items())), sort_keys=True)
     plain, live = sha256(text.encode()).hexdigest()[:16], current(folder)
@@ -138,7 +138,7 @@ def name_of(files: Mapping[str, str], secrets: Mapping[str, str], folder: Path =
 
 
 def differing(files: Mapping[str, str], secrets: Mapping[str, str], folder: Path = FOLDER) -> list[str]:
-    """Return the names of the files that are not as those that count."""
+    """Return the names of the files that differ from the current ones."""
     live = folder / (current(folder) or "-")
     found = {**files, **secrets}
     here = {path.name for path in live.iterdir()} if live.is_dir() else set()
@@ -151,14 +151,14 @@ def _placed(text: str, folder: Path) -> str:
 
 
 def install(files: Mapping[str, str], secrets: Mapping[str, str], folder: Path = FOLDER) -> bool:
-    """Let files count, and a running HAProxy read them; tell whether anything was done.
+    """Make files current and reload a running HAProxy; return whether anything changed.
 
     Raises:
-        InputError: where HAProxy refuses them, or does not begin with them; what counted before counts then.
+        InputError: if HAProxy refuses the files or does not start with them; the previous files are then current.
     """
     before, wrong = current(folder), differing(files, secrets, folder)
     name = name_of(files, secrets, folder)
-    # What somebody has changed in the very folder that counts is written again under its other name.
+    # If a user has edited the current folder, the files are written under its other name.
     if wrong and name == before:
         name = before.removesuffix(".b") if before.endswith(".b") else f"{before}.b"
     changed = name != before
@@ -183,7 +183,7 @@ def install(files: Mapping[str, str], secrets: Mapping[str, str], folder: Path =
 
 
 def _begin_state() -> None:
-    """Write down that nothing is to be remembered yet: HAProxy warns of a file that is not there."""
+    """Create an empty state file, because HAProxy warns about a missing one."""
     state = Path(Gateway.state)
     if not state.exists():
         state.parent.mkdir(parents=True, exist_ok=True)
@@ -205,7 +205,7 @@ def _check(target: Path, secrets: Mapping[str, str]) -> None:
     said = run(["haproxy", "-c", "-f", str(target / CONFIG)])
     if said.status != 0:
         text = (said.err or said.out).strip()[:SHOWN]
-        # All at once and the longest first: a short one inside of another would leave parts of that.
+        # All secrets at once, the longest first: a short secret inside another would leave parts of it visible.
         words = sorted({word for one in secrets.values() for word in one.split()}, key=len, reverse=True)
         text = re.sub("|".join(map(re.escape, words)), "(hidden)", text) if words else text
         shutil.rmtree(target)
@@ -221,10 +221,10 @@ def _point(folder: Path, name: str) -> None:
 
 
 def reload(name: str) -> None:
-    """Let new workers take over from the running ones, which end what they have begun.
+    """Replace the running workers with new ones; the old workers finish their requests.
 
     Raises:
-        InputError: where none has come with the files of that name.
+        InputError: if no worker has started with the files of that name in time.
     """
     end, again = time.monotonic() + RELOAD_S, 0.0
     while running() != name:
@@ -240,24 +240,24 @@ def reload(name: str) -> None:
 
 
 def save() -> None:
-    """Write down which servers are drained, for the next start of HAProxy."""
+    """Save which servers are drained, for the next start of HAProxy."""
     entries = [entry_of(one) for one in _servers(FOLDER / LINK / SERVERS)]
     with _answering():
         runtime().save(Path(Gateway.state), {one.name: (one.address, one.port) for one in entries})
 
 
 def set_state(host: str, state: str, check: bool = False, reboot: bool = False) -> list[str]:
-    """Drain all servers of a host, or let them be ready again; return those whose state has changed.
+    """Drain all servers of a host, or make them ready again; return those whose state changes.
 
     Args:
-        host: of the inventory.
+        host: name of the host in the inventory.
         state: drain or ready.
-        check: only tell.
-        reboot: drain them for a reboot of the host, which is recorded; or let those be ready that were drained for one,
-            and no server that somebody else has drained.
+        check: only return the servers.
+        reboot: drain servers for a reboot of the host, and record them; or make only the recorded servers ready, so
+            that servers that an operator has drained stay drained.
 
     Raises:
-        InputError: where no gateway runs here.
+        InputError: if no gateway runs here.
     """
     with nullcontext() if check else _alone():
         return _state_set(host, state, check, reboot)
@@ -266,27 +266,27 @@ def set_state(host: str, state: str, check: bool = False, reboot: bool = False) 
 def _state_set(host: str, state: str, check: bool, reboot: bool) -> list[str]:
     before, returns = reboots().get(host, []), reboot and state == "ready"
     if returns and not before:
-        # Nothing is drained, and a gateway that has just booted itself need not answer yet.
+        # Nothing is drained, and a gateway whose host has just booted need not respond yet.
         return []
     with _answering(START_S if returns else 0):
         changing = [server for server in _servers_of(host) if server.drained != (state == "drain")]
         if returns:
             changing = [server for server in changing if server.name in before]
         elif reboot and not check:
-            # Before they are drained: a run that is cut off in between leaves nothing drained that no run returns.
+            # Record servers before they are drained, so that a later run can return them if this one is interrupted.
             _record_reboot(host, [*before, *(server.name for server in changing)])
         for server in [] if check else changing:
             runtime().set_state(server.backend, server.name, state)
     saved = _saved(changing, check)
     if not check and (state == "ready" or not reboot):
-        # What a person or a rollout drains, no run for a reboot returns.
+        # A later run for a reboot must not return servers that an operator or a rollout has drained.
         _record_reboot(host, [])
     return saved
 
 
 @contextmanager
 def _alone() -> Iterator[None]:
-    """Hold what is recorded and saved: tasks of several hosts change it at the same time."""
+    """Lock the recorded and saved state, because tasks for several hosts change it at the same time."""
     path = REBOOTS.with_suffix(".lock")
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("w", encoding="utf-8") as handle:
@@ -295,7 +295,7 @@ def _alone() -> Iterator[None]:
 
 
 def reboots() -> dict[str, list[str]]:
-    """Return the servers that are drained while their host reboots, by host."""
+    """Return the servers that are drained during their host's reboot, by host."""
     try:
         found = json.loads(read_text(REBOOTS) or "{}")
     except ValueError:
@@ -304,7 +304,7 @@ def reboots() -> dict[str, list[str]]:
 
 
 def _record_reboot(host: str, servers: Sequence[str]) -> None:
-    """Record which servers of a host are drained for its reboot; none removes its record."""
+    """Record the servers of a host that are drained for its reboot; an empty list removes the record."""
     before = reboots()
     after = {**before, host: sorted(set(servers))}
     after = {name: names for name, names in after.items() if names}
@@ -313,10 +313,10 @@ def _record_reboot(host: str, servers: Sequence[str]) -> None:
 
 
 def set_weight(host: str, percent: int, check: bool = False) -> list[str]:
-    """Let all servers of a host have a part of their share, in percent; return those that had another one.
+    """Set the weight of all servers of a host, in percent of their share; return those with another weight.
 
     Raises:
-        InputError: where no gateway runs here.
+        InputError: if no gateway runs here.
     """
     with _answering():
         changing = [server for server in _servers_of(host) if server.weight != percent]
@@ -326,16 +326,16 @@ def set_weight(host: str, percent: int, check: bool = False) -> list[str]:
 
 
 def _saved(changed: Sequence[State], check: bool) -> list[str]:
-    """Return the names of servers that changed, after their state is saved."""
+    """Save the state of the servers; return the names of those that changed."""
     if not check:
-        # Also where nothing has changed: a run that was killed here may not have saved it.
+        # Save even without changes: an earlier run may have been killed before it saved the state.
         save()
     return [f"{server.backend}/{server.name}" for server in changed]
 
 
 @contextmanager
 def _answering(seconds: float = 0) -> Iterator[None]:
-    """Raise an InputError where HAProxy's socket does not answer, or not within some seconds."""
+    """Raise an InputError if HAProxy's socket does not respond within some seconds."""
     end = time.monotonic() + seconds
     while time.monotonic() < end and not running():
         time.sleep(0.5)
@@ -346,10 +346,10 @@ def _answering(seconds: float = 0) -> Iterator[None]:
 
 
 def refuse_unknown_host(host: str) -> None:
-    """Refuse a host of which this gateway serves nothing: a name that is misspelt would drain nobody, and pass.
+    """Refuse a host without servers at this gateway: a misspelt name would drain nothing without an error.
 
     Raises:
-        InputError: with the hosts that it serves.
+        InputError: with the hosts that have servers.
     """
     hosts = sorted({one["host"] for one in _servers(FOLDER / LINK / SERVERS)})
     if host not in hosts:
@@ -358,14 +358,14 @@ def refuse_unknown_host(host: str) -> None:
 
 
 def wait_left(host: str, seconds: float) -> None:
-    """Wait until a gateway has no request of a host's drained servers: none at work, being sent, or waiting.
+    """Wait until a gateway has no running, sent or queued requests of a host's drained servers.
 
     Raises:
-        InputError: where it still has some when the time is over, or a server is no longer drained.
+        InputError: if requests are left after ``seconds``, or a server is no longer drained.
     """
     names = {one.name for one in _servers_of(host)}
     end, quiet = time.monotonic() + seconds, 0
-    # Twice in a row: one may just be on its way.
+    # Twice in a row, because a request may be between the queue and the server.
     while quiet < 2:
         if back := [one.name for one in _servers_of(host) if not one.drained]:
             raise InputError(f"another run has returned {', '.join(sorted(back))} to service meanwhile")
@@ -378,7 +378,7 @@ def wait_left(host: str, seconds: float) -> None:
 
 
 def _requests(names: Collection[str]) -> dict[str, int]:
-    """Return ``{server: requests}`` of the current worker and of those before it."""
+    """Return ``{server: requests}`` of the current worker and of older workers."""
     found = runtime().requests(names)
     master = Runtime(Path(Gateway.run) / "master.sock")
     try:
@@ -386,7 +386,7 @@ def _requests(names: Collection[str]) -> dict[str, int]:
             for name, count in master.requests(names, worker).items():
                 found[name] = found.get(name, 0) + count
     except OSError:
-        # A gateway that runs since before it had this socket, or a master that takes its signals over again.
+        # The gateway was started before this socket existed, or its master is executing itself again.
         return found
     return found
 
@@ -397,10 +397,10 @@ def _servers_of(host: str) -> list[State]:
 
 
 def wait_up(host: str, seconds: float) -> None:
-    """Wait until a gateway finds all servers of a host up.
+    """Wait until a gateway reports all servers of a host as up.
 
     Raises:
-        InputError: where one is still down when the time is over.
+        InputError: if a server is still down after ``seconds``.
     """
     end = time.monotonic() + seconds
     while down := [one.name for one in _servers_of(host) if not one.up]:

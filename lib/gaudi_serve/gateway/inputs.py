@@ -1,4 +1,4 @@
-"""From what a user writes of a gateway to a gateway: every mistake is one sentence, before anything is changed."""
+"""Validates ``fleet_gateway`` before anything is changed; each mistake gives one message."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from .chat import read_chat, refuse_chat
 from .clients import ADDRESS, ALLOWING, ClientNames, integer, known_model, read_clients
 from .objects import Backend, Gateway
 
-# Of a map of HAProxy, and of its configuration: no blank, no quote.
+# Model names in HAProxy's maps and configuration: no blanks, no quotes.
 MODEL = re.compile(r"[\w./:@+=-]{1,255}", re.ASCII)
-# least, most
+# Minimum and maximum of each number.
 NUMBERS = {
     "port": (1, 65535),
     "metrics_port": (1, 65535),
@@ -31,9 +31,9 @@ NUMBERS = {
 }
 BALANCES = ("least", "session", "prefix")
 PATH = re.compile(r"(?:/(?!\.{1,2}(?:/|$))[\w.~-]+)+", re.ASCII)
-# What the gateway answers itself, and what begins so.
+# Paths that the gateway itself serves, and prefixes of such paths.
 OWN_PATHS, OWN_FOLDERS = ("/health", "/models", "/v1/models"), ("/models/", "/v1/models/")
-# What changes or stops a server, or tells of everybody's requests.
+# Paths that change or stop a server, or show the requests of all clients.
 OPERATOR_PATHS = (
     *("/metrics", "/load", "/server_info", "/sleep", "/wake_up", "/pause", "/resume", "/abort_requests"),
     *("/v1/load_lora_adapter", "/v1/unload_lora_adapter", "/collective_rpc", "/update_weights"),
@@ -51,14 +51,14 @@ def read_gateway(
     """Return the gateway of a mapping.
 
     Args:
-        given: the keys of docs/guides/fleet.md; beyond loopback also ``plain_allowed: true`` for a gateway without
-            certificate, ``open: true`` for one without clients.
-        backends: what it serves.
-        fleet: the models and adapters that clients may use; None where they are not known, and those are any.
+        given: the keys of docs/guides/fleet.md. Beyond loopback, ``plain_allowed: true`` allows a gateway without a
+            certificate, and ``open: true`` one without clients.
+        backends: the models that it serves.
+        fleet: the models and adapters that clients may use; None if they are unknown, which allows any name.
 
     Raises:
-        InputError: for a key or value that is none, and for a gateway that would listen beyond loopback in plain text
-            or for everybody without having been told to. No key is ever in it.
+        InputError: for an unknown key or invalid value, and for a gateway that would listen beyond loopback in plain
+            text or for everyone without permission. The message never contains a key.
     """
     names = mapping("", "fleet_gateway", given, "a mapping with address, port, clients and so on")
     known("fleet_gateway", names, (*RULES, "clients", "balance", "paths", "cors_origins", "chat"))
@@ -83,7 +83,7 @@ def read_gateway(
 
 
 def _read(key: str, value: Any) -> Any:
-    """Return a value that its rule takes as a gateway has it."""
+    """Return a valid value in the type that a Gateway stores."""
     if key == "address":
         return str(ip_address(str(value)))
     if key == "virtual_address":
@@ -168,13 +168,13 @@ def _is_virtual(value: Any) -> bool:
 
 
 def _of_network(address: IPv4Interface | IPv6Interface) -> bool:
-    """Tell whether an address stands for its network, or for all hosts of it; networks of one or two have none such."""
+    """Return whether an address is the network or broadcast address of its network; not in networks of one or two."""
     network = address.network
     last = network.broadcast_address if network.version == 4 else network.network_address  # IPv6 has no broadcast
     return network.num_addresses > 2 and address.ip in (network.network_address, last)
 
 
-# What the keys may have that stand by themselves.
+# The rules of keys that do not depend on other keys.
 RULES = {
     "address": ADDRESS,
     "certificate": Rule(

@@ -1,4 +1,4 @@
-"""Talks to a running HAProxy by its socket: who is up, drain and ready, and what a reload must not forget."""
+"""The socket of a running HAProxy: the state of its servers, and the state that survives a reload."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from ..core.atomic_write import write_whole
 from ..core.errors import InputError
 
 TIMEOUT_S = 10
-# Bits of the administrative state, as HAProxy's management guide has them.
+# Bits of the administrative state, from HAProxy's management guide.
 MAINTENANCE, DRAIN = 0x01 | 0x04, 0x08 | 0x10
 UP = "2"
-# How the names of the gateway's own tables and parts begin.
+# The prefix of the gateway's own tables and proxies.
 OWN = "own:"
-# What a state file begins with; without any state of servers it says nothing.
+# The first line of a state file; a file with this line alone contains no states.
 VERSION = "1\n"
 
 
 @dataclass(frozen=True)
 class State:
-    """One server as HAProxy sees it. weight: of 100, what it is given of its share."""
+    """One server in HAProxy. weight: percent of its share."""
 
     backend: str
     name: str
@@ -37,20 +37,20 @@ class Runtime:
     """The socket of one HAProxy."""
 
     def __init__(self, path: str | Path) -> None:
-        """Take the path of its ``stats socket`` of level admin."""
+        """Store the path of its ``stats socket`` of level admin."""
         self.path = str(path)
 
     def ask(self, command: str) -> str:
-        """Return what a command answers.
+        """Return the output of a command.
 
         Raises:
-            OSError: where nobody listens.
+            OSError: if no process listens.
         """
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as one:
             one.settimeout(TIMEOUT_S)
             one.connect(self.path)
             one.sendall(command.encode() + b"\n")
-            # The master's socket would wait for more.
+            # Without this, the master's socket waits for more commands.
             one.shutdown(socket.SHUT_WR)
             parts = []
             while part := one.recv(65536):
@@ -58,7 +58,7 @@ class Runtime:
         return b"".join(parts).decode(errors="replace")
 
     def info(self) -> dict[str, str]:
-        """Return what it tells of itself, as ``description`` and ``Pid``."""
+        """Return HAProxy's information on itself, such as ``description`` and ``Pid``."""
         lines = (line.partition(": ") for line in self.ask("show info").splitlines())
         return {name: value for name, mark, value in lines if mark}
 
@@ -66,7 +66,7 @@ class Runtime:
         """Return the state of every server of a model.
 
         Raises:
-            InputError: for an answer of another version of HAProxy's.
+            InputError: for the format of an unknown version of HAProxy.
         """
         version, _, text = self.ask("show servers state").partition("\n")
         if version.strip() != VERSION.strip():
@@ -87,11 +87,11 @@ class Runtime:
         ]
 
     def requests(self, names: Collection[str], worker: str = "") -> dict[str, int]:
-        """Return ``{server: requests}`` that a worker sent to them or queues for them, of the servers with some.
+        """Return ``{server: requests}`` that a worker has sent or queued, for servers with any.
 
         Args:
-            names: of servers.
-            worker: the process of an older worker, where this is the master's socket; empty for the current one.
+            names: names of servers.
+            worker: process ID of an older worker, if this is the master's socket; empty for the current worker.
         """
         text = self.ask(f"{f'@!{worker} ' if worker else ''}show stat -1 4 -1")
         found: dict[str, int] = {}
@@ -101,38 +101,38 @@ class Runtime:
         return found
 
     def old_workers(self) -> list[str]:
-        """Return the processes of before a reload that still serve, where this is the socket of the master."""
+        """Return the process IDs of workers that still serve after a reload, if this is the master's socket."""
         _, _, text = self.ask("show proc").partition("# old workers")
         rows = (line.split() for line in text.partition("# programs")[0].splitlines())
         return [row[0] for row in rows if len(row) > 1 and row[0].isdigit() and row[1] == "worker"]
 
     def set_state(self, backend: str, server: str, state: str) -> None:
-        """Let a server be ``ready``, ``drain`` (no new requests) or ``maint`` (none at all).
+        """Set a server to ``ready``, ``drain`` (no new requests) or ``maint`` (no requests).
 
         Raises:
-            InputError: where HAProxy has no such server.
+            InputError: if HAProxy has no such server.
         """
         said = self.ask(f"set server {backend}/{server} state {state}").strip()
         if said:
             raise InputError(f"{self.path}: {backend}/{server}: {said}")
 
     def set_weight(self, backend: str, server: str, percent: int) -> None:
-        """Let a server have a part of its share, in percent; 0 is none of the new requests.
+        """Set the weight of a server, in percent of its share; 0 means no new requests.
 
         Raises:
-            InputError: where HAProxy has no such server.
+            InputError: if HAProxy has no such server.
         """
         said = self.ask(f"set server {backend}/{server} weight {percent}%").strip()
         if said:
             raise InputError(f"{self.path}: {backend}/{server}: {said}")
 
     def save(self, path: Path, places: Mapping[str, tuple[str, int]]) -> None:
-        """Write down what a reload would forget: drained servers, weights, who is up.
+        """Save the state that a reload would lose: drained servers, weights, servers that are up.
 
         Args:
             path: the ``server-state-file`` of the configuration.
-            places: address and port of each server by its name, in the configuration that comes: what is kept wins
-                over it, and would let a server that has moved be asked where it was.
+            places: address and port of each server in the new configuration. The saved state takes precedence over
+                it, and an outdated address would send requests to a server's previous place.
         """
         version, *lines = self.ask("show servers state").splitlines()
         names = lines[0].lstrip("# ").split() if lines else []

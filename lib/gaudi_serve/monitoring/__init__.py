@@ -1,1 +1,1 @@
-"""What operators look at: metrics, targets, rules and dashboards."""
+"""Monitoring for operators: metrics, targets, rules and dashboards."""

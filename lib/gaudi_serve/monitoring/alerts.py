@@ -1,8 +1,8 @@
-"""The alerts that need no objective, and what Prometheus records for them.
+"""The alerts that need no objective, and the recordings that Prometheus computes for them.
 
 An expression names a threshold, or a condition of ``QUIET``, in angle brackets: ``> <ttft_p95_s> <quiet>``. It sums
 over the labels of a server (``engine``, ``model_name``), which differ by release, and keeps host and model. A
-comparison with what is absent, and one with 0/0, gives nothing: no alert.
+comparison with a missing series or with 0/0 gives no result, and so no alert.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Recording:
-    """An expression that Prometheus evaluates for others, with labels that it adds."""
+    """An expression that Prometheus evaluates for other rules, with the labels that it adds."""
 
     name: str
     expr: str
@@ -23,9 +23,9 @@ class Recording:
 class Alert:
     """An alert.
 
-    expr: what is wrong, one series each case. lasts: how long before it fires. severity: critical (somebody gets up),
-    warning (today), info (when it suits), none (nobody: a machine waits for it). summary, description: with Prometheus'
-    templates. labels: that it adds.
+    expr: the condition, one series for each case. lasts: how long it must hold before the alert fires. severity:
+    critical (act at once), warning (today), info (at leisure), none (no person; a machine waits for it). summary,
+    description: texts with Prometheus' templates. labels: labels that it adds.
     """
 
     name: str
@@ -37,8 +37,8 @@ class Alert:
     labels: tuple[tuple[str, str], ...] = ()
 
 
-# What keeps an alert silent: the model is starting, in time, or planned stopped, or its host is in a rollout. A rollout
-# that was left half-way, a start that takes too long and a server that keeps ending keep nothing silent.
+# These conditions silence an alert: the model starts within its time or is planned as stopped, or its host is in a
+# rollout. An abandoned rollout, a start that takes too long, and a server that keeps ending silence nothing.
 QUIET = {
     "quiet": "unless on (host, model) host_model:gaudi_serve_quiet:count",
     "quiet_host": "unless on (host) host:gaudi_serve_rollout:last",
@@ -47,19 +47,19 @@ QUIET = {
 ON = "{{ $labels.model }} on {{ $labels.host }}"
 CARD = "card {{ $labels.card }} of {{ $labels.host }}"
 DISKS = 'job="node",fstype!~"tmpfs|devtmpfs|ramfs|overlay|squashfs|iso9660|nsfs|fuse.*"'
-# Of a vendor's exporter: everything but what it says of its own process.
+# All series of a vendor's exporter that are not about cards, but about its own process.
 NO_CARD = "up|scrape_.+|go_.+|process_.+|promhttp_.+|python_.+"
 # HAProxy's tables of the gateway are backends without servers.
 BACKENDS = 'job="haproxy",proxy!~"own:.*"'
 
 
 def by_id(expr: str) -> str:
-    """Return an expression on Gaudi's exporter with the label card, for which it has id."""
+    """Return an expression on Gaudi's exporter with the label card, which the exporter calls id."""
     return f'max by (host, card) (label_replace({expr}, "card", "$1", "id", "(.+)"))'
 
 
 RECORDINGS = (
-    # A host that was in a rollout all the time, and was so already at the window's begin.
+    # A host that was in a rollout during the complete window.
     Recording(
         "host:gaudi_serve_rollout:overdue",
         """
@@ -67,7 +67,7 @@ RECORDINGS = (
         and on (host) max by (host) (gaudi_serve_host_in_rollout{job="node"} offset <drained_s>s) == 1
         """,
     ),
-    # A host that reboots has no samples; what it said last counts.
+    # A rebooting host has no samples, so its last sample counts.
     Recording(
         "host:gaudi_serve_rollout:last",
         """
@@ -107,7 +107,7 @@ RECORDINGS = (
         )
         """,
     ),
-    # A backend of which every server is down or drained because its model is silent as above.
+    # A backend whose servers are all down or drained because their models are quiet as above.
     Recording(
         "host_proxy:gaudi_serve_quiet:count",
         """
@@ -149,7 +149,7 @@ RECORDINGS = (
     ),
 )
 ENOUGH = "and on (host, model) host_model:vllm_requests:rate5m > <requests_per_s>"
-# The p95 of a model that has an objective of its own is not an alert: the two rows are made for the others.
+# A model with its own objective for a p95 gets no such alert: these two alerts are for the other models.
 QUANTILES = {
     "ttft_s": Alert(
         "TimeToFirstTokenHigh",
@@ -438,7 +438,7 @@ HOSTS = (
     Alert(
         "HostDown",
         'max by (host) (up{job="node"}) == 0 <quiet_host>',
-        # Before the alerts on its models and its gateway, which Alertmanager keeps back then.
+        # Shorter than for the alerts on its models and gateway, so that Alertmanager can suppress those.
         "2m",
         "critical",
         "{{ $labels.host }} is down",
@@ -525,7 +525,7 @@ HOSTS = (
     ),
     Alert(
         "ChangesPending",
-        # Of a host that a run has changed since, nobody knows what is left, until the next status.
+        # After a run has changed a host, its pending changes are unknown until the next status.
         """
         sum by (host, stage) (gaudi_serve_fleet_pending_changes{job="node"}) > 0
         unless on (host) (
@@ -621,7 +621,7 @@ GATEWAY = (
     ),
 )
 PROMETHEUS = (
-    # Who gets it and suddenly does not any more knows that alerts get lost on their way.
+    # A receiver that stops getting this alert shows that alerts are no longer delivered.
     Alert(
         "Watchdog",
         "vector(1)",

@@ -1,4 +1,4 @@
-"""Rules of objectives: the share of bad requests over four windows, and the alerts on how fast a budget burns."""
+"""Rules of objectives: the ratio of bad requests over four windows, and alerts on the burn rate of a budget."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from ..model.objectives import Objectives, limit_text
 from .alerts import QUIET, Alert, Recording
 
 WINDOWS = ("5m", "30m", "1h", "6h")
-# How fast, over which two windows, the threshold, for how long, and severity.
+# Name, long and short window, threshold, duration before firing, and severity.
 PACES = (
     ("Fast", "1h", "5m", "fast_burn", "2m", "critical"),
     ("Slowly", "6h", "30m", "slow_burn", "15m", "warning"),
 )
-# A budget so large that a part of it is all requests: most of them are bad all the same.
+# The highest threshold: with a large budget, a multiple of it could exceed 1 and never fire.
 MOST = 0.9
 TIMES = {
     "ttft": ("TimeToFirstToken", "first tokens are late", ("vllm:time_to_first_token_seconds",)),
@@ -27,12 +27,12 @@ TIMES = {
 
 
 def recorded(kind: str, window: str) -> str:
-    """Return the name under which a share of bad requests is recorded."""
+    """Return the name of the recording for a ratio of bad requests."""
     return f"model:gaudi_serve_{kind}_bad:ratio_{window}"
 
 
 def burn_recordings(objectives: Mapping[str, Objectives], served: Mapping[str, str]) -> Iterator[Recording]:
-    """Give the recordings of all objectives; ``served``: names of models for clients, where they are others."""
+    """Yield the recordings of all objectives; ``served``: names of models for clients, if they differ."""
     for model, given in objectives.items():
         for window in WINDOWS:
             for kind, limit in (("ttft", given.ttft_s), ("itl", given.itl_s)):
@@ -52,7 +52,7 @@ def _summed(kind: str, ending: str, matchers: str, window: str) -> str:
 
 
 def _failed(model: str, proxy: str, window: str) -> str:
-    """Return the share of requests that fail, as the gateway sees it; without a gateway as the servers do."""
+    """Return the ratio of failed requests as measured by the gateway, or without a gateway by the servers."""
     gateway = f'haproxy_backend_http_responses_total{{job="haproxy",proxy="{proxy}"'
     server = f'http_requests_total{{job="vllm",model="{model}",handler=~"/v1/.*"'
     ratios = []
@@ -63,7 +63,7 @@ def _failed(model: str, proxy: str, window: str) -> str:
 
 
 def burn_alerts(objectives: Mapping[str, Objectives], burns: Mapping[str, float]) -> Iterator[Alert]:
-    """Give the alerts of all objectives; ``burns``: the thresholds of ``PACES`` by their names."""
+    """Yield the alerts of all objectives; ``burns``: the thresholds of ``PACES`` by name."""
     for model, given in objectives.items():
         kinds = [(kind, *TIMES[kind][:2], round(1 - given.share, 9)) for kind in TIMES if getattr(given, f"{kind}_s")]
         if given.errors is not None:

@@ -1,4 +1,4 @@
-"""The settings of the collector of metrics on a host: what it is to read there, and what was planned."""
+"""The settings of the metrics collector on a host: what it reads there, and what was planned."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ..model.distributed import answers, left_models
 from ..platforms import platform_of
 from .metrics import METRICS, REASONS, STATES
 
-# Certificates of a host, each with a pattern where its file names it. That of a gateway is the user's.
+# Certificates of a host: a file, and a pattern for the path if the file only names it. The user owns the gateway's.
 CERTIFICATES = {
     "gateway": ("/etc/gaudi-serve/gateway/current/haproxy.cfg", r"(?m)^ +bind .* ssl crt (\S+) "),
     "monitoring": (str(HOST), ""),
@@ -24,12 +24,12 @@ CERTIFICATES = {
 def collector_settings(
     plan: Mapping[str, Any], host: Mapping[str, Any], folder: str = str(COLLECTED)
 ) -> dict[str, Any]:
-    """Return the settings of ``gaudi-metrics``, whose docstring says what each is, as a mapping for JSON.
+    """Return the settings of ``gaudi-metrics``, described in its docstring, as a mapping for JSON.
 
     Args:
-        plan: of the host, as filter vllm_plan returns it.
+        plan: the host's plan, as filter vllm_plan returns it.
         host: ``gaudi_host`` of the host.
-        folder: where node exporter reads files.
+        folder: the folder from which node exporter reads files.
     """
     metrics = {one.name: {"type": one.kind, "help": one.help, "labels": list(one.labels)} for one in METRICS}
     return {
@@ -45,21 +45,21 @@ def collector_settings(
 
 
 def _left(plan: Mapping[str, Any], host: Mapping[str, Any]) -> dict[str, Any]:
-    """Return how the models are watched that a plan leaves as they are, by the files that they were started with."""
+    """Return the settings for models that a plan leaves unchanged, from the files that started them."""
     return {str(model["name"]): _model(model) for model in left_models(plan, host.get("services") or {})}
 
 
 def _cards(host: Mapping[str, Any]) -> dict[str, Any] | None:
-    """Return how a host's cards are read; None where there are none."""
+    """Return how a host's cards are read; None without cards."""
     metrics = platform_of(host.get("accelerator")).metrics
-    # Those on the bus: parts of a divided card are not cards, and one that its tool does not show is missing.
+    # Count cards on the bus: a part of a divided card is no card, and a card that its tool does not show is missing.
     modules = {module.get("bus_id") or module["module_id"] for module in host.get("modules") or ()}
     expected = int(host.get("pci_cards") or len(modules))
     return {"expected": expected, "read": asdict(metrics)} if metrics and expected else None
 
 
 def _model(model: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what the collector must know of a planned model."""
+    """Return the collector's settings for a planned model."""
     memory = model.get("memory") or {}
     blocks, tokens = memory.get("num_hpu_blocks"), memory.get("kv_tokens")
     return {

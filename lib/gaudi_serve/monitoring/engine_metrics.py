@@ -1,6 +1,6 @@
-"""The metrics of others that rules and dashboards read, by engine and release, with their labels.
+"""The metrics of other programs that rules and dashboards read, by engine and release, with their labels.
 
-Names are those of the page /metrics. Rules of a release never need the labels of another: ``tests`` compare.
+Names are those on the page /metrics. Tests check that rules for one release do not need labels of another.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ Release = tuple[int, ...]
 class EngineMetric:
     """One metric of vLLM.
 
-    name: without the endings that its kind adds. labels: beside model_name and engine. since, until: the first release
-    of vLLM that has it, and the first that does not. fork: whether the V0 engine of Gaudi's fork has it. buckets: the
-    limits of a histogram.
+    name: without the endings of its kind. labels: in addition to model_name and engine. since, until: the first release
+    of vLLM with this metric, and the first without it. fork: whether the V0 engine of Gaudi's fork has it. buckets:
+    the limits of a histogram.
     """
 
     name: str
@@ -30,7 +30,7 @@ class EngineMetric:
     buckets: tuple[float, ...] = ()
 
     def is_of(self, release: Release | None) -> bool:
-        """Tell whether a release has it; none means the fork."""
+        """Return whether a release has this metric; None means the fork."""
         if release is None:
             return self.fork
         return self.since <= release and (not self.until or release < self.until)
@@ -41,7 +41,7 @@ REQUEST = (
     *(1920.0, 7680.0),
 )
 TOKENS = (1.0, 2.0, 5.0, 10.0, 20.0, 50.0, 100.0, 200.0, 500.0, 1000.0, 2000.0, 5000.0, 10000.0, 20000.0, 50000.0)
-# Of vLLM itself, and of the releases that Gaudi's plugin builds on.
+# Releases of vLLM, and those on which Gaudi's plugin builds.
 RELEASES: tuple[Release, ...] = (
     *((0, 10, 1), (0, 10, 2), (0, 11, 0), (0, 11, 2)),
     *((0, minor, 0) for minor in range(12, 34)),
@@ -62,17 +62,17 @@ VLLM: tuple[EngineMetric, ...] = (
     ),
     *(EngineMetric(f"vllm:request_{name}_tokens", "histogram", buckets=TOKENS) for name in ("prompt", "generation")),
 )
-# The HTTP layer in front of it, whose metrics have neither model_name nor engine.
+# Metrics of the HTTP layer in front of vLLM; they have neither model_name nor engine.
 HTTP: dict[str, tuple[str, ...]] = {
     "http_requests_total": ("handler", "method", "status"),
     "process_start_time_seconds": (),
 }
-# Endings of what the page shows, by kind.
+# Name endings on the page, by kind.
 ENDINGS = {"gauge": ("",), "counter": ("_total",), "histogram": ("_bucket", "_sum", "_count")}
 
 
 def engine_metrics(release: Release | None) -> dict[str, tuple[str, ...]]:
-    """Return what a server of a release shows at /metrics: names with their labels. Without a release: the fork's."""
+    """Return the metrics of a server's /metrics page by release (None: the fork): names with their labels."""
     own = ("model_name",) if release is None else ("model_name", "engine")
     return {
         metric.name + ending: (*own, *metric.labels, *(("le",) if ending == "_bucket" else ()))
@@ -120,14 +120,14 @@ NODE: dict[str, tuple[str, ...]] = {
     "node_textfile_scrape_error": (),
     "node_textfile_mtime_seconds": ("file",),
 }
-# Prometheus 2.42's own.
+# Prometheus 2.42's own metrics.
 PROMETHEUS: dict[str, tuple[str, ...]] = {
     "prometheus_notifications_alertmanagers_discovered": (),
     "prometheus_notifications_errors_total": ("alertmanager",),
     "prometheus_rule_evaluation_failures_total": ("rule_group",),
     "prometheus_tsdb_head_series": (),
 }
-# Gaudi's exporter. A value that it cannot read is 0, and it knows no module_id: cards go by the driver's index, id.
+# Gaudi's exporter reports unreadable values as 0. It has no module_id: id is the driver's index of a card.
 CARD = ("Serial", "UUID", "device", "id", "fit", "spi", "driver", "pod_namespace", "pod_name")
 CARDS: dict[str, tuple[str, ...]] = {
     **{
@@ -139,8 +139,8 @@ CARDS: dict[str, tuple[str, ...]] = {
     },
     "habanalabs_nic_port_status": (*CARD, "port", "port_type"),
 }
-# What Prometheus itself writes of each target, and of alerts.
+# Series that Prometheus itself writes for each target, and for alerts.
 SCRAPE: dict[str, tuple[str, ...]] = {"up": (), "ALERTS": ("alertname", "alertstate", "severity")}
-# What the scrape jobs add.
+# Labels that the scrape jobs add.
 TARGET_LABELS = ("job", "instance", "host", "model")
 OTHERS: dict[str, tuple[str, ...]] = {**HAPROXY, **NODE, **PROMETHEUS, **CARDS, **SCRAPE}

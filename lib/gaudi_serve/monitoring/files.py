@@ -1,4 +1,4 @@
-"""The files of monitoring, by their paths: of a host that is watched, and of the host that watches."""
+"""The monitoring files of a host by path: of each watched host, and of the host with Prometheus."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ from .settings import Monitoring, read_monitoring
 ROLE = "monitoring"
 OF_WATCHER = ("prometheus", "alertmanager")
 JOBS = ("vllm", "node", "haproxy", "cards", *OF_WATCHER)
-# What Alertmanager does where nobody has said anything: it shows alerts, and sends none.
+# The default of Alertmanager: it shows alerts and sends none.
 SHOWN_ALONE = {
     "route": {"receiver": "none", "group_by": ["alertname", "host"]},
     "receivers": [{"name": "none"}],
 }
-# The alert that always fires calls nobody, unless a route of the user names it.
+# The alert that always fires goes to no receiver, unless a route of the user names it.
 WATCHDOG = "Watchdog"
 TO_NOBODY = {"matchers": [f'alertname="{WATCHDOG}"'], "receiver": "gaudi-serve-nobody"}
-# A host that is gone explains what it serves: one message, not one a model.
+# A host that is down explains the alerts on its models: send one message, not one for each model.
 INHIBITED = [
     {
         "source_matchers": ['alertname="HostDown"'],
@@ -38,13 +38,13 @@ INHIBITED = [
 def host_files(
     this: Watched, settings: Mapping[str, int], clients: Sequence[str], collector: Mapping[str, Any]
 ) -> dict[str, File]:
-    """Return the files of a host that is watched.
+    """Return the monitoring files of a watched host.
 
     Args:
         this: the host.
-        settings: what fleet_watched returns of the ports.
-        clients: certificates of those on other hosts that ask it; without any, nothing listens beyond loopback.
-        collector: what collector_settings returned.
+        settings: the ports, as fleet_watched returns them.
+        clients: certificates of the Prometheus servers on other hosts; without any, only loopback listens.
+        collector: the result of collector_settings.
     """
     node = f"{LOOPBACK}:{settings['node_exporter_port']}"
     arguments = [f"--web.listen-address={node}", f"--collector.textfile.directory={COLLECTED}"]
@@ -70,7 +70,7 @@ def host_files(
 
 
 def _pages(host: Watched, settings: Mapping[str, int]) -> list[tuple[str, str]]:
-    """Return the pages of figures of a host: a path, and where the host reaches it."""
+    """Return the metrics pages of a host: a path, and its address on the host."""
     return [
         ("node", f"{LOOPBACK}:{settings['node_exporter_port']}"),
         *([("gateway", f"{LOOPBACK}:{host.gateway}")] if host.gateway else []),
@@ -92,16 +92,16 @@ def _unit(name: str, description: str, program: str, arguments: Sequence[str] = 
 def watcher_files(
     name: str, settings: Monitoring, watched: Sequence[Watched], rules: Mapping[str, str], boards: Mapping[str, str]
 ) -> dict[str, File]:
-    """Return the files of the host that watches.
+    """Return the files of the host with Prometheus.
 
     Args:
         name: the host.
-        settings: of its Prometheus.
-        watched: the hosts.
-        rules, boards: texts of rules and dashboards, by the names of their files.
+        settings: the settings of its Prometheus.
+        watched: the watched hosts.
+        rules, boards: texts of rules and dashboards, by file name.
     """
     folder = settings.files_only or str(FOLDER)
-    # Of a host that has no certificate yet nothing can be asked.
+    # Prometheus cannot query a host that has no certificate yet.
     known = [one.certificate for one in watched if one.host != name and one.certificate]
     files = {
         f"{folder}/prometheus.yml": File(_prometheus(settings, folder, bool(known))),
@@ -122,7 +122,7 @@ def _json(value: Any) -> File:
 
 
 def _jobs(settings: Monitoring) -> list[str]:
-    """Return what Prometheus asks; one of the site asks itself under a name of its own."""
+    """Return the scrape jobs of Prometheus; without those for itself and Alertmanager if the site runs Prometheus."""
     wanted = {"cards": settings.cards_port, **dict.fromkeys(OF_WATCHER, not settings.files_only)}
     return [job for job in JOBS if wanted.get(job, True)]
 
@@ -134,14 +134,14 @@ def _prometheus(settings: Monitoring, folder: str, remote: bool) -> str:
 
 
 def alertmanager_text(settings: Monitoring) -> str:
-    """Return what Alertmanager does with alerts; it may have passwords."""
+    """Return the configuration of Alertmanager; it may contain passwords."""
     given = {key: one for key, one in settings.alertmanager.items() if one is not None}
     alerts = _with_watchdog({**SHOWN_ALONE, **given})
     return dump({**alerts, "inhibit_rules": [*INHIBITED, *(alerts.get("inhibit_rules") or [])]})
 
 
 def _with_watchdog(alerts: dict[str, Any]) -> dict[str, Any]:
-    """Return the settings of Alertmanager with a route that sends the watchdog to nobody, where no route names it."""
+    """Return Alertmanager's settings with a route that drops the watchdog, unless a route names it."""
     route = alerts["route"]
     if WATCHDOG in json.dumps(route, default=str):
         return alerts
@@ -151,16 +151,16 @@ def _with_watchdog(alerts: dict[str, Any]) -> dict[str, Any]:
 
 
 def alertmanager_config(settings: Any) -> str:
-    """Return the file of Alertmanager by ``fleet_monitoring``, for the one task that writes it.
+    """Return the configuration of Alertmanager from ``fleet_monitoring``, for the task that writes it.
 
     Raises:
-        InputError: where something is wrong with it.
+        InputError: if the settings are invalid.
     """
     return alertmanager_text(read_monitoring(settings))
 
 
 def _programs(settings: Monitoring) -> dict[str, File]:
-    """Return the units of Prometheus and Alertmanager, and what Alertmanager does with alerts."""
+    """Return the units of Prometheus and Alertmanager, and the configuration of Alertmanager."""
     prometheus = [
         f"--config.file={FOLDER}/prometheus.yml",
         f"--storage.tsdb.path={DATA[0]}",
@@ -172,7 +172,7 @@ def _programs(settings: Monitoring) -> dict[str, File]:
         f"--config.file={FOLDER}/alertmanager.yml",
         f"--storage.path={DATA[1]}",
         f"--web.listen-address={LOOPBACK}:{settings.alertmanager_port}",
-        # Its own default is all addresses.
+        # Alertmanager's default is all addresses.
         "--cluster.listen-address=",
     ]
     return {
@@ -183,14 +183,14 @@ def _programs(settings: Monitoring) -> dict[str, File]:
 
 
 def targets(name: str, settings: Monitoring, watched: Sequence[Watched]) -> dict[str, list[dict[str, Any]]]:
-    """Return what Prometheus asks, by job, as its file_sd reads it; on its own host on loopback.
+    """Return the targets of Prometheus by job, in the format of file_sd; its own host is queried on loopback.
 
-    Each target has its job as a label, which the rules read: a site may call the jobs of its own Prometheus otherwise.
+    Each target has its job as a label for the rules, because the site's own Prometheus may name its jobs differently.
 
     Args:
-        name: the host of Prometheus.
+        name: the host with Prometheus.
         settings: its settings.
-        watched: the hosts.
+        watched: the watched hosts.
     """
     found: dict[str, list[dict[str, Any]]] = {job: [] for job in _jobs(settings)}
     if not settings.files_only:
@@ -213,7 +213,7 @@ def targets(name: str, settings: Monitoring, watched: Sequence[Watched]) -> dict
 
 
 def _grafana(settings: Monitoring, folder: str) -> dict[str, File]:
-    """Return what a Grafana on the host reads: where Prometheus is, and where the dashboards are."""
+    """Return the provisioning files for a Grafana on the host: its data source and its dashboards."""
     source = {
         **{"name": "gaudi-serve", "uid": "gaudi-serve", "type": "prometheus", "access": "proxy", "editable": False},
         "url": f"http://{LOOPBACK}:{settings.port}",

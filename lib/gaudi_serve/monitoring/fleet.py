@@ -1,7 +1,7 @@
-"""From the plans of a fleet's hosts to what is watched: which hosts and models, and where each is asked.
+"""The watched hosts and models of a fleet, from the plans of its hosts, and their addresses.
 
-Pure functions of an inventory's variables. On the host of a Prometheus everything is asked on loopback. On all others
-one port is open, where each side proves by its certificate who it is (docs/guides/monitoring.md).
+Pure functions of an inventory's variables. Prometheus queries its own host on loopback. The other hosts open one port,
+on which both sides authenticate with certificates (docs/guides/monitoring.md).
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ from .settings import NAME, Monitoring, read_monitoring
 
 Known = Mapping[str, Any]
 LOOPBACK = "127.0.0.1"
-# What hosts that are watched need to know.
+# Settings that every watched host needs.
 SHARED = ("exporters_port", "node_exporter_port", "cards_port")
 
 
 @dataclass(frozen=True)
 class Endpoint:
-    """One model's server: where its host reaches it, and what it is to keep to.
+    """One model's server: its address on its host, and its objectives.
 
-    model: its name on the host. served: its name for clients. slo: the objectives of the inventory.
+    model: its name on the host. served: its name for clients. slo: its objectives in the inventory.
     """
 
     model: str
@@ -41,10 +41,10 @@ class Endpoint:
 
 @dataclass(frozen=True)
 class Watched:
-    """One host that is watched.
+    """One watched host.
 
-    address: where it is reached. certificate: by which it proves who it is; empty where it has none yet, and where
-    nobody else asks it. gateway: the port of its gateway's figures on loopback; 0 where it is none. cards: it has some.
+    address: its address for Prometheus. certificate: the certificate that identifies it; empty if it has none, or if no
+    other host queries it. gateway: loopback port of its gateway's metrics, or 0. cards: whether it has cards.
     """
 
     host: str
@@ -56,10 +56,10 @@ class Watched:
 
     @classmethod
     def of(cls, given: Known) -> Watched:
-        """Return it of its mapping.
+        """Return the watched host of a mapping.
 
         Raises:
-            InputError: for one that is none, as of a file that somebody has changed.
+            InputError: for an invalid mapping, for example from a file that a user has edited.
         """
         try:
             return cls(**{**given, "models": tuple(Endpoint(**one) for one in given.get("models", ()))})
@@ -69,48 +69,48 @@ class Watched:
 
 @dataclass(frozen=True)
 class Watcher:
-    """A host with a Prometheus, and the certificate by which it asks; None where this run has not read the host."""
+    """A host with Prometheus, and its client certificate; None if this run has not read the host."""
 
     host: str
     certificate: str | None
 
 
 def fleet_monitors(hostvars: Mapping[str, Known], hosts: Iterable[str]) -> list[str]:
-    """Return the hosts of an inventory that watch it: those with a mapping ``fleet_monitoring``."""
+    """Return the hosts of an inventory that run Prometheus: those with a mapping ``fleet_monitoring``."""
     return [name for name in hosts if is_monitor(hostvars[name])]
 
 
 def is_monitor(variables: Known) -> bool:
-    """Tell whether a host watches others; one whose value cannot be read does, and is refused there."""
+    """Return whether a host runs Prometheus; also True for an unreadable value, which the host's checks refuse."""
     try:
         return isinstance(value_of(variables, NAME), Mapping)
-    # Of Ansible's and of Jinja's many errors.
+    # Ansible and Jinja raise many kinds of errors here.
     except Exception:
         return True
 
 
 def fleet_watched(hostvars: Mapping[str, Known], hosts: Sequence[str], host_name: str) -> dict[str, Any]:
-    """Return what a host needs to know of the others, for monitoring.
+    """Return what a host must know of the others for monitoring.
 
-    Hosts that this run has planned are taken from their plans. Of the others a Prometheus goes on with what it has,
-    so that a run on some hosts, or past one that is down, stops watching none of them.
+    Hosts that this run has planned come from their plans. For the other hosts, Prometheus keeps its current targets, so
+    a run on some hosts does not stop watching the others.
 
     Args:
-        hostvars: variables by host; read are ``fleet_monitoring``, ``preflight_plan``, ``preflight_refusal``,
+        hostvars: variables by host; uses ``fleet_monitoring``, ``preflight_plan``, ``preflight_refusal``,
             ``gaudi_host``, ``gaudi_metrics``, ``fleet_gateway`` and ``fleet_address``.
         hosts: all hosts of the inventory.
         host_name: the host.
 
     Returns:
-        ``monitors``: the hosts that watch this one, ``{host, certificate}``. ``settings``: what they say of all hosts,
-        ``{exporters_port, node_exporter_port, cards_port}``. ``watched``: what this host watches, as mappings of
-        ``Watched``; none where it does not watch. ``this``: the host itself, as one. ``renewing``: the hosts whose
-        certificate, which this host knows, this run replaces. ``unread``: who must know this host's own and was not
-        read, by kind (``host``, ``client``). ``unclear``: why nobody can tell who watches this host, which stays as it
-        is then. ``refusal``: in what its settings differ from those of another Prometheus.
+        ``monitors``: the hosts that watch this one, ``{host, certificate}``. ``settings``: their common settings,
+        ``{exporters_port, node_exporter_port, cards_port}``. ``watched``: the hosts that this one watches, as mappings
+        of ``Watched``; empty if it watches none. ``this``: the host itself, as such a mapping. ``renewing``: hosts
+        whose certificate this host knows and this run replaces. ``unread``: hosts that must know this host's
+        certificate and were not read, by kind (``host``, ``client``). ``unclear``: why the hosts that watch this one
+        are unknown; it then stays unchanged. ``refusal``: conflicts of its settings with those of another Prometheus.
 
     Raises:
-        InputError: where the settings of this host are wrong.
+        InputError: if the settings of this host are invalid.
     """
     monitors, wrong = _monitors(hostvars, hosts, host_name)
     present = {name: one for name, one in monitors.items() if one.state == "present"}
@@ -137,7 +137,7 @@ def _renewing(
     watchers: Sequence[str],
     watched: Sequence[str],
 ) -> list[str]:
-    """Return the other hosts whose certificate this run replaces: of those that watch a host, and that it watches."""
+    """Return other hosts whose certificate this run replaces: those that watch a host, and those that it watches."""
     found = [name for name in watchers if _renews(hostvars, hosts, monitors, name, "client")]
     found += [name for name in watched if _renews(hostvars, hosts, monitors, name, "host")]
     return list(dict.fromkeys(name for name in found if name != host_name))
@@ -146,14 +146,14 @@ def _renewing(
 def _unread(
     hostvars: Mapping[str, Known], hosts: Sequence[str], monitors: Mapping[str, Monitoring], name: str, kind: str
 ) -> list[str]:
-    """Return the hosts that must know a certificate of a host, and that this run has not read.
+    """Return the hosts that must know a certificate of a host and that this run has not read.
 
     Args:
         hostvars: variables by host.
         hosts: all hosts of the inventory.
-        monitors: those that watch, with their settings.
+        monitors: the hosts with Prometheus, with their settings.
         name: the host of the certificate.
-        kind: ``host``, which those that watch it must know; or ``client``, which those that it watches must know.
+        kind: ``host``: hosts that watch it must know it; ``client``: hosts that it watches must know it.
     """
     if kind == "host":
         found = [other for other, one in monitors.items() if not one.hosts or name in one.hosts]
@@ -165,7 +165,7 @@ def _unread(
 def _renews(
     hostvars: Mapping[str, Known], hosts: Sequence[str], monitors: Mapping[str, Monitoring], name: str, kind: str
 ) -> bool:
-    """Tell whether this run replaces a certificate of a host that others know; the arguments are those of _unread."""
+    """Return whether this run replaces a certificate that other hosts know; arguments as for _unread."""
     facts = hostvars[name].get("gaudi_metrics") or {}
     found = (facts.get("certificates") or {}).get(kind) or {}
     unread = _unread(hostvars, hosts, monitors, name, kind)
@@ -173,29 +173,29 @@ def _renews(
 
 
 def certificate_name(known: Known, kind: str) -> str:
-    """Return the name that a certificate of a host is for."""
+    """Return the name for which a certificate of a host is issued."""
     address = fleet_address(known) or str((known.get("gaudi_metrics") or {}).get("address") or "")
     return address if kind == "host" else "prometheus"
 
 
 def certificate_problem(found: Mapping[str, Any], name: str, unread: Sequence[str]) -> str:
-    """Return why a run must replace a certificate; for its age only late, where some must know it that it lacks."""
+    """Return why a run must replace a certificate; its age counts later if hosts that must know it were not read."""
     return certificate.problem(dict(found), name, certificate.LAST_DAYS if unread else certificate.LEFT_DAYS)
 
 
 def _monitors(
     hostvars: Mapping[str, Known], hosts: Sequence[str], host_name: str
 ) -> tuple[dict[str, Monitoring], list[str]]:
-    """Return the settings of each host that watches, and those that have wrong ones, which are refused there alone.
+    """Return the settings of each host with Prometheus, and the hosts with invalid settings, which only they refuse.
 
     Raises:
-        InputError: where those of the host itself are wrong.
+        InputError: if the settings of the host itself are invalid.
     """
     found, wrong = {}, []
     for name in fleet_monitors(hostvars, hosts):
         try:
             found[name] = read_monitoring(value_of(hostvars[name], NAME), hosts)
-        # Of the toolkit, of Ansible and of Jinja.
+        # The toolkit, Ansible and Jinja raise many kinds of errors here.
         except Exception:
             if name == host_name:
                 raise
@@ -204,7 +204,7 @@ def _monitors(
 
 
 def _shared(monitors: Mapping[str, Monitoring]) -> tuple[dict[str, int], list[str]]:
-    """Return what all hosts need to know of those that watch them, and a sentence for what two say differently."""
+    """Return the settings that the hosts with Prometheus share, and a message for each setting in which they differ."""
     found: dict[str, int] = {}
     differ = []
     for key in SHARED if monitors else ():
@@ -217,7 +217,7 @@ def _shared(monitors: Mapping[str, Monitoring]) -> tuple[dict[str, int], list[st
 
 
 def _refused(monitors: Mapping[str, Monitoring], hosts: Sequence[str], host_name: str) -> list[str]:
-    """Return in what a host that watches differs from one before it that watches the same hosts."""
+    """Return conflicts of a host with an earlier host that watches the same hosts."""
     found: dict[str, None] = {}
     for watched in hosts:
         both = {name: one for name, one in monitors.items() if not one.hosts or watched in one.hosts}
@@ -242,19 +242,19 @@ def _watched(
 
 
 def _with_left(watched: Watched, known: Known, before: Watched | None) -> Watched:
-    """Return what is watched of a host, with the servers that its plan leaves as they are."""
+    """Return a watched host, including the servers that its plan leaves unchanged."""
     left = (known.get("preflight_plan") or {}).get("left") or []
     stay = [one for one in (before.models if before else ()) if one.model in left]
     return replace(watched, models=(*watched.models, *stay))
 
 
 def _is_planned(known: Known) -> bool:
-    """Tell whether this run knows what a host serves, and may go by it."""
+    """Return whether this run has planned what a host serves, and the plan applies."""
     if known.get("preflight_refusal") or not known.get("rollout_host", {}).get("accepted", True):
         return False
     if "preflight_plan" in known:
         return not known["preflight_plan"]["errors"]
-    # A gateway, or a Prometheus, that serves nothing itself.
+    # A gateway or a Prometheus host that serves no models itself.
     return "gaudi_metrics" in known and not known.get("vllm_models") and (is_gateway(known) or is_monitor(known))
 
 
@@ -270,7 +270,7 @@ def _of(name: str, known: Known) -> Watched:
 
 
 def _certificate(known: Known, kind: str) -> str | None:
-    """Return a certificate of a host; empty where it has none yet, None where this run has not read the host."""
+    """Return a certificate of a host; empty if it has none yet, None if this run has not read the host."""
     facts = known.get("gaudi_metrics")
     return None if facts is None else str((facts.get("certificates") or {}).get(kind, {}).get("text") or "")
 
@@ -279,13 +279,13 @@ def _gateway(known: Known) -> int:
     try:
         settings = value_of(known, "fleet_gateway")
         return read_gateway(settings).metrics_port if isinstance(settings, Mapping) else 0
-    # It is refused where it is the host's own.
+    # The host's own checks refuse the value.
     except Exception:
         return 0
 
 
 def endpoints(known: Known) -> list[Endpoint]:
-    """Return the servers of a host that are asked, by its plan."""
+    """Return the servers of a host that Prometheus queries, from its plan."""
     plan = known.get("preflight_plan") or {"models": []}
     return [
         Endpoint(

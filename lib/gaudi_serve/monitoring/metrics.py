@@ -1,4 +1,4 @@
-"""The metrics that nobody else counts, which the collector on every host writes for node exporter."""
+"""The toolkit's own metrics, which the collector on every host writes for node exporter."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Metric:
-    """One metric: its name, its type for Prometheus (gauge or counter), what it says, and its own labels."""
+    """One metric: its name, its type for Prometheus (gauge or counter), its help text, and its own labels."""
 
     name: str
     kind: str
@@ -16,16 +16,16 @@ class Metric:
 
 
 def _of(subject: str, labels: tuple[str, ...], *rows: tuple[str, str, str] | tuple[str, str, str, str]) -> list[Metric]:
-    """Return metrics of one subject; the fourth entry of a row names one more label."""
+    """Return the metrics of one subject; the optional fourth entry of a row is a further label."""
     return [Metric(f"gaudi_serve_{subject}_{row[0]}", row[1], row[2], (*labels, *row[3:])) for row in rows]
 
 
 # The states of a model's unit: exactly one of them is 1.
 STATES = ("starting", "serving", "silent", "failed", "stopped")
-# Why a server ended.
+# Reasons why a server ended.
 REASONS = ("crash", "out_of_memory", "frozen", "start_failed", "other_host", "other")
 
-# A value that cannot be read has no sample; it is never 0.
+# An unreadable value has no sample, instead of 0.
 METRICS: tuple[Metric, ...] = (
     Metric("gaudi_serve_build_info", "gauge", "Always 1; the label has the digest of the collector.", ("collector",)),
     *_of(

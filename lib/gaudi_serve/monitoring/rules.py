@@ -1,4 +1,4 @@
-"""The files of rules for Prometheus 2.42 and newer: recordings and alerts as YAML."""
+"""The rule files for Prometheus 2.42 and newer: recordings and alerts as YAML."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from .thresholds import Thresholds, figure
 
 RUNBOOK = "docs/reference/alerts.md"
 PLACE = re.compile(r"<([a-z]\w*)>")
-# Neither a quote nor a sign of a regular expression may stand in PromQL as it is.
+# PromQL needs quotes and special characters of regular expressions escaped.
 SIGN = re.compile(r"[^A-Za-z0-9_-]")
 Rule = Alert | Recording
 
@@ -25,15 +25,15 @@ Rule = Alert | Recording
 def rules_text(
     objectives: Mapping[str, Any], settings: Monitoring | None = None, served: Mapping[str, str] | None = None
 ) -> dict[str, str]:
-    """Return the files of rules by their names. One with objectives is there only where a model has some.
+    """Return the rule files by name. The file of objectives exists only if a model has objectives.
 
     Args:
-        objectives: ``slo`` of each model by the model's name, as a user wrote it; None for a model without.
-        settings: of monitoring, of which thresholds and runbooks count.
-        served: the names of models for clients, where they are others.
+        objectives: ``slo`` of each model by the model's name, as the user wrote it; None for a model without.
+        settings: the settings of monitoring; only its thresholds and runbooks count.
+        served: the names of models for clients, if they differ.
 
     Raises:
-        InputError: for a threshold or an objective that cannot be.
+        InputError: for an invalid threshold or objective.
     """
     settings = settings or Monitoring()
     files = all_rules(read_all(objectives), Thresholds.read(settings.thresholds), served or {})
@@ -47,7 +47,7 @@ def rules_text(
 def all_rules(
     objectives: Mapping[str, Objectives], thresholds: Thresholds, served: Mapping[str, str]
 ) -> dict[str, dict[str, list[Rule]]]:
-    """Return the rules by file and group, with all figures in their expressions."""
+    """Return the rules by file and group, with all numbers in their expressions."""
     values = {**{name: figure(value) for name, value in asdict(thresholds).items()}, **QUIET}
     groups: dict[str, list[Rule]] = {"recordings": [*RECORDINGS]}
     groups |= {name: [*alerts] for name, alerts in ALERTS.items()}
@@ -64,7 +64,7 @@ def all_rules(
 
 
 def _quantiles(objectives: Mapping[str, Objectives]) -> Iterator[Alert]:
-    """Give the alerts on quantiles, of the models that have no such objective."""
+    """Yield the alerts on quantiles, for the models without such an objective."""
     for key, alert in QUANTILES.items():
         own = [SIGN.sub(lambda one: f"[{one[0]}]", model) for model, one in objectives.items() if getattr(one, key)]
         others = f'{{model!~"{"|".join(own)}"}}' if own else ""
@@ -72,7 +72,7 @@ def _quantiles(objectives: Mapping[str, Objectives]) -> Iterator[Alert]:
 
 
 def _filled(rule: Rule, values: Mapping[str, str]) -> Rule:
-    """Return a rule with the figures in place of their names."""
+    """Return a rule with numbers in place of the names in angle brackets."""
 
     def filled(text: str) -> str:
         return PLACE.sub(lambda one: values[one[1]], dedent(text).strip())
@@ -88,7 +88,7 @@ def _group(name: str, rules: Iterable[Rule], runbook: str) -> str:
 
 
 def _rule(rule: Rule, runbook: str) -> str:
-    """Return a rule as YAML; a text in JSON is one in YAML."""
+    """Return a rule as YAML; JSON strings are valid YAML."""
     kind, labels = ("record", dict(rule.labels)) if isinstance(rule, Recording) else ("alert", _labels(rule))
     lines = [f"      - {kind}: {rule.name}", "        expr: |-", indent(rule.expr, " " * 10)]
     if isinstance(rule, Alert) and rule.lasts:
@@ -104,5 +104,5 @@ def _rule(rule: Rule, runbook: str) -> str:
 
 
 def _labels(alert: Alert) -> dict[str, str]:
-    """Return what an alert adds to the labels of its expression."""
+    """Return the labels that an alert adds to those of its expression."""
     return {"severity": alert.severity, **dict(alert.labels)}

@@ -1,4 +1,4 @@
-"""From what a user writes of monitoring to its settings: every mistake is one sentence, before anything is changed."""
+"""Validates ``fleet_monitoring`` before anything is changed; each mistake gives one message."""
 
 from __future__ import annotations
 
@@ -12,24 +12,24 @@ from ..core.options import FOLDER
 from .thresholds import Thresholds
 
 NAME = "fleet_monitoring"
-# What Alertmanager's own file has; its values are Alertmanager's own, which checks them on the host.
+# The keys of Alertmanager's configuration; Alertmanager itself checks their values on the host.
 ALERTMANAGER = ("global", "route", "receivers", "inhibit_rules", "templates", "time_intervals", "mute_time_intervals")
 
 
 @dataclass(frozen=True)
 class Monitoring:
-    """What one host watches the fleet with.
+    """The monitoring settings of one host.
 
-    port, alertmanager_port: of Prometheus and of Alertmanager, both on loopback.
-    retention_days, retention_gib: what Prometheus keeps at most. interval_s: between two looks.
-    exporters_port: where the other hosts answer its requests; node_exporter_port: of node exporter on their loopback.
-    cards_port: of a vendor's exporter of cards on the hosts; 0 for none, and the toolkit's own figures alone.
-    hosts: the hosts that are watched; empty for all of the inventory that serve or are gateways.
-    alertmanager: its own file, but for what the toolkit adds; empty for one that only shows alerts.
-    runbooks: where the page on alerts is found, to which every alert has a link. thresholds: of alerts.
+    port, alertmanager_port: ports of Prometheus and Alertmanager, both on loopback.
+    retention_days, retention_gib: the limits of Prometheus' storage. interval_s: time between two scrapes.
+    exporters_port: port on which other hosts respond to it; node_exporter_port: node exporter's, on their loopback.
+    cards_port: port of a vendor's card exporter on the hosts; 0 for none, which leaves only the toolkit's metrics.
+    hosts: the watched hosts; empty for all hosts of the inventory that serve or are gateways.
+    alertmanager: its configuration, without the toolkit's additions; empty for one that only shows alerts.
+    runbooks: address of the page on alerts, to which every alert links. thresholds: of alerts.
     grafana: folder of a Grafana's provisioning files on this host; empty for none.
-    files_only: folder in which a Prometheus of the site finds rules and targets; empty where the toolkit brings one.
-    state: present; or absent, which takes monitoring back on all hosts.
+    files_only: folder of rules and targets for the site's own Prometheus; empty if the toolkit installs Prometheus.
+    state: present; or absent, which removes monitoring from all hosts.
     """
 
     port: int = 9090
@@ -60,10 +60,10 @@ RULES: dict[str, Rule] = {
     "cards_port": _whole(0, 65535),
     "retention_days": _whole(1, 3650, "days"),
     "retention_gib": _whole(1, 100_000, "GiB"),
-    # Rates over five minutes need some values.
+    # Rates over five minutes need several samples.
     "interval_s": _whole(5, 60, "seconds"),
     "grafana": _PATH,
-    # All of it is the toolkit's, which removes what it does not write.
+    # The toolkit owns this folder and removes all other files in it.
     "files_only": Rule(
         lambda value: FOLDER.good(value) and str(value).rstrip("/").endswith("/gaudi-serve"),
         "is not a folder of the toolkit's own: the absolute path must end in /gaudi-serve",
@@ -83,13 +83,14 @@ def read_monitoring(given: Any, inventory: Collection[str] | None = None) -> Mon
 
     Args:
         given: ``fleet_monitoring`` of a host, with the keys of docs/guides/monitoring.md.
-        inventory: names of all hosts, of which ``hosts`` may name some; None where they are not known.
+        inventory: names of all hosts, to check ``hosts``; None if they are unknown.
 
     Raises:
-        InputError: for a key or value that is none. Nothing of ``alertmanager``, which may have passwords, is in it.
+        InputError: for an unknown key or invalid value. The message contains no values of ``alertmanager``, which may
+            be passwords.
     """
     if not isinstance(given, Mapping):
-        # It may hold anything, a password too.
+        # The value may contain a password, so it is hidden.
         raise InputError(f"{NAME}: (hidden): must be a mapping; an empty one, {{}}, takes all defaults")
     known(NAME, given, KEYS)
     said = {key: value for key, value in given.items() if value is not None}
@@ -103,7 +104,7 @@ def read_monitoring(given: Any, inventory: Collection[str] | None = None) -> Mon
         known(f"{NAME}.alertmanager", said["alertmanager"], ALERTMANAGER)
         _refuse_receivers(said["alertmanager"])
     found = Monitoring(
-        # A path is known by one text alone.
+        # Remove a final slash, so that each path has only one spelling.
         **{key: said[key].rstrip("/") if key in PATHS else said[key] for key in (*RULES, *MAPPINGS) if key in said},
         hosts=_hosts(said.get("hosts"), inventory),
     )
@@ -125,7 +126,7 @@ def _hosts(given: Any, inventory: Collection[str] | None) -> tuple[str, ...]:
 
 
 def _refuse_receivers(given: Mapping[Any, Any]) -> None:
-    """Refuse what Alertmanager would refuse on its host, as far as that can be told without showing a value."""
+    """Refuse settings that Alertmanager would refuse on its host, as far as possible without showing a value."""
     key = f"{NAME}.alertmanager"
     for name in ("receivers", "inhibit_rules", "templates", "time_intervals", "mute_time_intervals"):
         if given.get(name) is not None and not isinstance(given[name], list):

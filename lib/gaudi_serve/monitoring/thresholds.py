@@ -1,4 +1,4 @@
-"""The figures from which alerts fire, each of which a site may set."""
+"""The thresholds of alerts; a site may set each of them."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from ..core.errors import is_number, is_whole, mapping, refusal
 
 KEY = "fleet_monitoring.thresholds"
 MOST = 1e12
-MOST_S = 31_536_000  # a year; Prometheus takes whole seconds for a duration
+MOST_S = 31_536_000  # a year; Prometheus accepts only integers as durations
 
 
 @dataclass(frozen=True)
 class Thresholds:
-    """One figure an attribute; the attribute's name ends in its unit, or in ratio where it is a part of 1."""
+    """Each attribute is a threshold; its name ends in its unit, or in ratio if it is a part of 1."""
 
     restarts: float = 2  # of a model in 30 minutes
     start_factor: float = 3  # times the planned warm-up
@@ -23,7 +23,7 @@ class Thresholds:
     ttft_p95_s: float = 5
     itl_p95_s: float = 0.2
     queue_p95_s: float = 5
-    requests_per_s: float = 0.05  # fewer requests than this have no quantile and no ratio worth an alert
+    requests_per_s: float = 0.05  # with fewer requests, quantiles and ratios mean nothing
     waiting: float = 20  # requests
     kv_cache_ratio: float = 0.95
     preemptions_per_s: float = 0.1
@@ -39,17 +39,17 @@ class Thresholds:
     collector_age_s: float = 300
     disk_free_ratio: float = 0.05
     disk_full_s: float = 86400
-    disk_soon_ratio: float = 0.25  # a disk with more free than this is never about to be full
+    disk_soon_ratio: float = 0.25  # a disk with more free space never raises the alert
     validation_days: float = 90
     certificate_days: float = 14
 
     @classmethod
     def read(cls, given: Any) -> Thresholds:
-        """Return the defaults with what a user has set.
+        """Return the defaults with the user's values.
 
         Raises:
-            InputError: for what is not a mapping, an unknown key, a value that is not a number above 0, and a ratio
-                above 1.
+            InputError: for a value that is not a mapping, an unknown key, a value that is not a number above 0, and a
+                ratio above 1.
         """
         known = [one.name for one in fields(cls)]
         found: dict[str, float] = {}
@@ -67,5 +67,5 @@ class Thresholds:
 
 
 def figure(value: float) -> str:
-    """Return a number as PromQL takes it, whole ones without a point."""
+    """Return a number for PromQL, integers without a decimal point."""
     return repr(int(value)) if float(value).is_integer() else repr(float(value))

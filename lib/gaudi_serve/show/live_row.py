@@ -1,4 +1,4 @@
-"""A terminal's last row for what takes long: text above it scrolls in a region of its own, as apt's progress does."""
+"""A progress line in the last row of a terminal; the text above it scrolls in its own region, as with apt."""
 
 from __future__ import annotations
 
@@ -6,33 +6,33 @@ import contextlib
 import os
 from typing import TextIO
 
-# What terminfo has for a terminal whose regions are those of a VT100; the other sequences of one belong to it.
+# The terminfo value of terminals with VT100 scroll regions; these terminals also support the other sequences.
 VT100_REGION = b"\x1b[%i%p1%d;%p2%dr"
 SAVE, RESTORE, ERASE_LINE, ERASE_BELOW = "\x1b7", "\x1b8", "\x1b[K", "\x1b[J"
 DOWN, UP, WHOLE = "\x1bD", "\x1b[A", "\x1b[r"
-LEAST_ROWS = 3  # of a window in which a row is reserved
+LEAST_ROWS = 3  # the smallest window in which a row is reserved
 
 
 class LiveRow:
-    """The last row of a terminal; reserved when something is first drawn there, until ``release``.
+    """The last row of a terminal, reserved from the first drawing until ``release``.
 
-    Whoever else writes needs to know nothing of it: the cursor stays where it is, above. The window is measured at
-    each drawing, so that no handler of signals is needed.
+    Other writers need no change, because the cursor stays in the text above the row. Every drawing measures the
+    window again, so no signal handler is needed.
     """
 
     def __init__(self, stream: TextIO) -> None:
-        """Take the stream of a terminal that ``can_reserve``."""
+        """Store the stream of a terminal for which ``can_reserve`` is true."""
         self.stream = stream
-        self.window = os.terminal_size((0, 0))  # for which the row is reserved
+        self.window = os.terminal_size((0, 0))  # the window size for which the row is reserved
 
     @property
     def columns(self) -> int:
-        """Return how many characters a row has; 0 where the window is unknown or too small to reserve one."""
+        """Return the characters of a row; 0 if the window is unknown or too small to reserve a row."""
         size = self._measured()
         return size.columns if size.lines >= LEAST_ROWS else 0
 
     def draw(self, text: str) -> None:
-        """Show a text, of fewer characters than ``columns``, in place of the one before."""
+        """Show a text in place of the previous one; it must have fewer characters than ``columns``."""
         size = self._measured()
         if size.lines < LEAST_ROWS:
             self.release()
@@ -42,15 +42,16 @@ class LiveRow:
             self._write(f"{before}{SAVE}\x1b[{size.lines};1H{text}{ERASE_LINE}{RESTORE}")
 
     def release(self) -> None:
-        """Give the row back, empty."""
+        """Clear the row and release it."""
         if self.window.lines:
             self.window = os.terminal_size((0, 0))
             self._write(f"{SAVE}{WHOLE}{RESTORE}{ERASE_BELOW}")
 
     def _reserving(self, size: os.terminal_size) -> str:
-        """Return what reserves the last row. Of a window that has changed its size the old row may be anywhere below.
+        """Return the sequence that reserves the last row.
 
-        Where the cursor is in the last row, the text goes up by one first.
+        After a resize the old row can be anywhere below the text, so everything below is erased. If the cursor is in
+        the last row, the text first scrolls up by one row.
         """
         before = f"{SAVE}{WHOLE}{RESTORE}{ERASE_BELOW}" if self.window.lines else ""
         return f"{before}{DOWN}{UP}{SAVE}\x1b[1;{size.lines - 1}r{RESTORE}"
@@ -61,14 +62,14 @@ class LiveRow:
         return os.terminal_size((0, 0))
 
     def _write(self, text: str) -> None:
-        # In one piece: what others write comes before or after it.
+        # A single write keeps the output of other writers before or after it.
         with contextlib.suppress(OSError, ValueError):
             self.stream.write(text)
             self.stream.flush()
 
 
 def can_reserve(stream: TextIO) -> bool:
-    """Tell whether a stream is a terminal with regions that scroll, as terminfo has it."""
+    """Return whether a stream is a terminal with VT100 scroll regions, according to terminfo."""
     try:
         import curses
 

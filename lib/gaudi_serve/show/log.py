@@ -1,4 +1,4 @@
-"""The journal of a model, as playbooks/logs.yml shows it."""
+"""The journal of a model for playbooks/logs.yml."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from ..core.words import counted
 
-# What vLLM, Python and this toolkit's supervisor write when something goes wrong.
+# What vLLM, Python and the supervisor write when an error occurs.
 ERROR = re.compile(
     r"\b(?:ERROR|CRITICAL|FATAL)\b|Traceback|\b[A-Z]\w*(?:Error|Exception)\b: |synStatus=|"
     r"gaudi-serve: (?:the server (?:ended|runs, but|answers /health and)|the warm-up stands|the container does not)"
@@ -16,10 +16,10 @@ MOST_ERRORS = 20
 
 
 def log_view(lines: Sequence[str]) -> list[str]:
-    """Return the lines of a journal with those that tell of errors first, and once more in their place.
+    """Return a model's journal: first the lines with errors, then all lines.
 
     Args:
-        lines: what journalctl printed.
+        lines: the output lines of journalctl.
     """
     errors = [line for line in lines if ERROR.search(line)]
     if not errors:

@@ -1,4 +1,4 @@
-"""What is worth knowing of hosts though nothing differs: shared notes once, and none that a user has acknowledged."""
+"""Notes on hosts without drift: notes of several hosts are merged, acknowledged notes are left out."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 from ..core.words import some_names
 
-# Notes that stand until somebody acts, by the name under which ``fleet_acknowledged`` takes them.
+# Notes that stay until an operator acts, by their name in ``fleet_acknowledged``.
 STANDING = {
     **dict.fromkeys(("link_validation", "hccl_validation"), re.compile(r"\w+ validation pending")),
     "driver_held": re.compile(r"driver .* (?:is not held|nothing holds it)"),
@@ -17,11 +17,11 @@ STANDING = {
 
 
 def open_notes(notes: Sequence[str], acknowledged: Any) -> list[str]:
-    """Return the notes of a host without those that its inventory acknowledges.
+    """Return the notes of a host that its inventory does not acknowledge.
 
     Args:
         notes: sentences.
-        acknowledged: ``fleet_acknowledged`` of the host: names of STANDING. Other values are refused elsewhere.
+        acknowledged: ``fleet_acknowledged`` of the host: names of STANDING. Another check refuses other values.
     """
     known = acknowledged if isinstance(acknowledged, (list, tuple)) else ()
     patterns = [STANDING[name] for name in known if isinstance(name, str) and name in STANDING]
@@ -29,7 +29,7 @@ def open_notes(notes: Sequence[str], acknowledged: Any) -> list[str]:
 
 
 def shared_lines(notes: Mapping[str, Sequence[str]]) -> list[str]:
-    """Return notes as lines that begin with their host; one that several hosts have is one line.
+    """Return notes as lines that begin with the host; hosts with the same note share a line.
 
     Args:
         notes: sentences by host.

@@ -1,4 +1,4 @@
-"""What tasks report while they run: from the forks that run them to the process that shows a run."""
+"""Progress reports of tasks, sent from Ansible's forks to the process that shows the run."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ END = b"\0"
 class Reports:
     """A pipe from all forks that begin after it was opened.
 
-    of_run: that of the process that shows the run, and of its forks; None where nobody shows reports.
+    of_run: the pipe of the process that shows the run, and of its forks; None if no process shows reports.
     """
 
     of_run: ClassVar[Reports | None] = None
 
     def __init__(self) -> None:
-        """Open the pipe; neither end ever waits for the other."""
+        """Open the pipe; both ends are non-blocking."""
         self.reading, self.writing = os.pipe()
         os.set_blocking(self.reading, False)
         os.set_blocking(self.writing, False)
@@ -31,12 +31,12 @@ class Reports:
         return cls.of_run
 
     def send(self, text: str) -> None:
-        """Send a text. One that finds the pipe full is lost; the next one says more."""
+        """Send a text. If the pipe is full, the text is dropped; the next report replaces it."""
         with contextlib.suppress(OSError):
             os.write(self.writing, text.encode() + END)
 
     def received(self) -> list[str]:
-        """Return the texts that have come since the last call."""
+        """Return the texts received since the last call."""
         with contextlib.suppress(OSError):
             while part := os.read(self.reading, 65536):
                 self.rest += part
@@ -45,7 +45,7 @@ class Reports:
 
 
 def report(text: str) -> bool:
-    """Report what a running task does; tell whether somebody shows it."""
+    """Report the progress of a running task; return whether a process shows it."""
     if Reports.of_run is None:
         return False
     Reports.of_run.send(text)

@@ -21,11 +21,10 @@ def endpoint_table(
     """Return the lines of the final table: host, model, cards, state, URL, time to the first token.
 
     Args:
-        hostvars: Ansible's variables by host; read are ``preflight_plan``, ``gaudi_services`` and what
-            host_tuning and container_runtime have to say.
+        hostvars: Ansible's variables by host; uses ``preflight_plan``, ``gaudi_services`` and the notes of the roles.
         hosts: the hosts that the table shows.
-        lost: hosts of the run that have dropped out of it.
-        check: nothing was changed, so that the table is what is live before a real run.
+        lost: hosts that failed or became unreachable during the run.
+        check: whether this is check mode; the table then shows the state before a real run.
     """
     rows = [["HOST", "MODEL", "CARDS", "STATE", "URL", "FIRST TOKEN"]]
     notes: dict[str, list[str]] = {}
@@ -63,7 +62,7 @@ def _notes(known: Mapping[str, Any]) -> list[str]:
 
 
 def endpoint(model: Mapping[str, Any], address: str) -> str:
-    """Return the URL of a model; a server on all addresses is reached at the host's, and a worker has none."""
+    """Return the URL of a model; the host's address if it listens everywhere. A worker has no URL."""
     if not answers(model):
         return f"at {hosts_of(model)[0]}"
     where = address if model["host"] in EVERYWHERE else model["host"]
@@ -71,10 +70,10 @@ def endpoint(model: Mapping[str, Any], address: str) -> str:
 
 
 def gateway_of(host: str, known: Mapping[str, Any]) -> dict[str, Any] | None:
-    """Return what a host's gateway is; None where it is none.
+    """Return the state of a host's gateway; None if the host is no gateway.
 
     Returns:
-        ``state``; ``url``; ``chat``, the URL of its page for chats, empty without one; ``servers`` and ``up``, counts.
+        ``state``; ``url``; ``chat``: URL of the chat page, or empty; ``servers`` and ``up``: counts.
     """
     settings, live = value_of(known, "fleet_gateway"), known.get("gaudi_haproxy")
     if not live or not isinstance(settings, Mapping):
@@ -91,14 +90,14 @@ def gateway_of(host: str, known: Mapping[str, Any]) -> dict[str, Any] | None:
 
 
 def _place(host: str, settings: Mapping[str, Any], address: str, port: int) -> str:
-    """Return the part of a URL that says where something listens, by its settings and by what they leave out."""
+    """Return the host and port of a URL from the listen settings; ``address`` and ``port`` are the defaults."""
     where = str(settings.get("address") or address)
     where = host if where in EVERYWHERE else f"[{where}]" if ":" in where else where
     return f"{where}:{settings.get('port') or port}"
 
 
 def monitor_of(known: Mapping[str, Any]) -> dict[str, Any] | None:
-    """Return ``{state, url}`` of a host's Prometheus; None where the toolkit has brought none there."""
+    """Return ``{state, url}`` of a host's Prometheus; None if the toolkit did not install it there."""
     settings, live = value_of(known, NAME), known.get("gaudi_metrics")
     if not live or not isinstance(settings, Mapping) or settings.get("files_only") or settings.get("state") == "absent":
         return None

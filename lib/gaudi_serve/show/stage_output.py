@@ -1,6 +1,6 @@
-"""What a person sees of a run: its stages, what they changed, errors, and what takes long.
+"""The output of a run for people: stages, their changes, errors and slow tasks.
 
-Pure text: events go in, lines come out; the callback ``gaudi_serve_stages`` translates from and to Ansible.
+This module only turns events into lines; the callback ``gaudi_serve_stages`` connects it to Ansible.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from ..stages import registry
 
 Result = Mapping[str, Any]
 
-# The stages that preflight announces. What they say again before their first change is not news.
+# The stages that preflight announces. Messages that they repeat before their first change are not shown again.
 STAGES = tuple(registry.STAGES.values())
 ANNOUNCED = re.compile(rf"({'|'.join(STAGES)}): ")
 MODEL_LINE = re.compile(r"[+~-] \S")
-# At the end of what vllm_wait tells; the live line has a clock of its own.
+# The end of a progress message of vllm_wait; the live line shows its own time.
 MINUTES = re.compile(r" \(\d+ min\)$")
-# Words for a group of tasks (what stands before the bar in their names), where they say more than the tasks.
-# A key is the stage and the group; the empty word is for steps that are no result.
+# Names for a group of tasks (the part before the bar in their names) that describe the change better than its tasks.
+# A key is the stage and the group; the empty name is for steps that are not results.
 TOPICS = {
     ("host", "Grub"): "kernel arguments",
     ("host", "Sysctl"): "sysctl",
@@ -34,9 +34,9 @@ TOPICS = {
     ("images", "Build"): "",
     ("images", "Serve"): "",
 }
-# Modules whose changes are the toolkit's own book-keeping, shown where nothing else is.
+# Modules that change only the toolkit's own records; they are shown only if a stage changed nothing else.
 NOTES = ("gaudi_baseline", "gaudi_lock", "gaudi_dpkg")
-# How a thing is said to be about to happen, and to have happened.
+# Verbs of pending changes, and their past forms for finished ones.
 DONE = {
     "disable": "disabled",
     "enable": "enabled",
@@ -53,17 +53,17 @@ DONE = {
 }
 STATES = {"started": "start", "restarted": "restart", "stopped": "stop", "reloaded": "reload"}
 FILES = ("copy", "template", "file", "lineinfile", "blockinfile", "replace", "get_url", "deb822_repository")
-# Messages of a role that a playbook shows again, host by host, when it is through.
+# Messages of a role that a playbook shows again for each host at its end.
 LISTED_AT_THE_END = ("Reset | Show the changes",)
-FEW = 3  # files that are named; of more, their number is told
-MANY = 4  # hosts; of more, those that failed are told once more at the end, with their reasons
+FEW = 3  # files that are listed by name; above this, only their number is shown
+MANY = 4  # hosts; above this, the failed ones are shown again at the end with their reasons
 SUMMARY_LENGTH = 200  # characters of such a reason
-# What begins a failure and is no reason: every refusal has it, and every program that failed.
+# Beginnings of failure messages that give no reason: of every refusal, and of every failed program.
 HEADING, PROGRAM = "Nothing has been changed", "non-zero return code"
 COUNTED, LOST = ("ok", "changed", "failures", "unreachable"), ("error", "unreachable")
-LONG_S = 10.0  # what takes longer is told while it lasts
-PLAIN_EVERY_S = 60.0  # without a terminal, again and again after so long
-# What of a failed result is no reason: Ansible's own keys, and the lines of what is shown whole.
+LONG_S = 10.0  # a task that takes longer is shown while it runs
+PLAIN_EVERY_S = 60.0  # without a terminal, a slow task is shown again after this time
+# Keys of a failed result that give no reason: Ansible's own, and those that are shown separately.
 QUIET_KEYS = (
     *("changed", "failed", "invocation", "diff", "exception", "warnings", "deprecations", "skipped", "skip_reason"),
     *("msg", "cmd", "rc", "stdout", "stderr", "module_stdout", "module_stderr", "stdout_lines", "stderr_lines"),
@@ -85,8 +85,8 @@ class Line:
 class Play:
     """A play, or one of its batches.
 
-    hosts: those that it is about. stage: what a play of the project says of itself (``vars: {gaudi_stage: host}``); of
-    any other, its own name is shown.
+    hosts: the hosts of the play. stage: the stage that a play of the project sets (``vars: {gaudi_stage: host}``);
+    for other plays, the name is shown.
     """
 
     name: str
@@ -96,18 +96,18 @@ class Play:
 
     @property
     def ours(self) -> bool:
-        """Tell whether the play is one of the project's."""
+        """Return whether the play belongs to the project."""
         return bool(self.stage)
 
     @property
     def label(self) -> str:
-        """Return the short name of its stage."""
+        """Return the short name of its stage, or the name of the play."""
         return self.stage or self.name
 
 
 @dataclasses.dataclass(frozen=True)
 class Task:
-    """``name`` may begin with its role and a colon, ``path`` its file and line, ``here`` its name in results."""
+    """A task. ``name`` may begin with role and colon, ``path`` is file and line, ``here`` is its name in results."""
 
     name: str
     action: str = ""
@@ -128,19 +128,19 @@ class Task:
 
     @property
     def group(self) -> str:
-        """Return what stands before the bar; empty where there is none."""
+        """Return the part of the name before the bar; empty without a bar."""
         return self.own_name.partition(" | ")[0] if " | " in self.own_name else ""
 
     @property
     def phrase(self) -> str:
-        """Return what the task does, in lower case."""
+        """Return the action of the task, beginning in lowercase."""
         text = self.own_name.partition(" | ")[2] or self.own_name
         return text if text[:2].isupper() else text[:1].lower() + text[1:]
 
 
 @dataclasses.dataclass(frozen=True)
 class Outcome:
-    """What a task, or one item of its loop, gave on a host; ``args`` is empty where they are secret."""
+    """The result of a task, or of one item of its loop, on a host; ``args`` is empty if they are secret."""
 
     host: str
     task: Task
@@ -153,7 +153,7 @@ class Outcome:
 
 @dataclasses.dataclass(frozen=True)
 class Change:
-    """Something that was changed; one that is ``weak`` is named only where there is nothing better."""
+    """A change; a ``weak`` one is shown only if there is no better one."""
 
     verb: str
     name: str
@@ -163,7 +163,7 @@ class Change:
 
 @dataclasses.dataclass
 class StageResult:
-    """What a stage did on one host."""
+    """The changes of a stage on one host."""
 
     changes: list[Change] = dataclasses.field(default_factory=list)
     seconds: float = 0.0
@@ -172,23 +172,23 @@ class StageResult:
 
 @dataclasses.dataclass
 class Running:
-    """A task that is under way on a host."""
+    """A task that is running on a host."""
 
     task: Task
     begin: float
-    told: float  # when it was last told, or began
+    told: float  # time of the last report, or of the start
     progress: str = ""
 
 
 def names(words: Sequence[str], most: int = 0) -> str:
-    """Return words in one line; of more than ``most``, if that is given, the rest as a number."""
+    """Return words in one line; above ``most`` words (0: no limit), the rest as a number."""
     if most and len(words) > most:
         return f"{', '.join(words[: most - 1])} and {len(words) - most + 1} more"
     return ", ".join(words)
 
 
 def format_duration(seconds: float) -> str:
-    """Return a time for people: seconds, or minutes and seconds."""
+    """Return a duration as readable text: seconds, or minutes and seconds."""
     whole = round(seconds)
     return f"{whole} s" if whole < 120 else f"{whole // 60} min {whole % 60:02} s"
 
@@ -199,13 +199,13 @@ def base(path: object) -> str:
 
 
 def changes(outcome: Outcome, stage: str) -> list[Change]:
-    """Return what a change is about, by its module's arguments and result, else by the task's name."""
+    """Return the changes of an outcome, from the module's arguments and result, or else from the task's name."""
     task, args, result = outcome.task, outcome.args, outcome.result
     topic = TOPICS.get((stage, task.group))
     if task.module in NOTES:
         installed = args.get("installed") if isinstance(args.get("installed"), Mapping) else {}
         images = (installed or {}).get("images") or {}
-        # An image without an identifier is not provided yet, and may fail.
+        # An image without an identifier is still being provided and may fail.
         come = [Change("provide", str(name)) for name, known in images.items() if known]
         return come or [Change("", task.phrase, weak=True)]
     if task.module == "debug":
@@ -250,12 +250,12 @@ def _without_would(line: str) -> str:
 
 
 def what(found: Iterable[Change], check: bool) -> str:
-    """Return things as words: those with one verb together, in the order of their first."""
+    """Return changes as words, grouped by verb in order of first use."""
     every = list(dict.fromkeys(found))
     kept = [change for change in every if not change.weak] or every
     groups: dict[str, list[str]] = {}
     for change in kept:
-        # What is only named is a group of its own, with the items of its loop.
+        # A change without a verb is a group of its own, with the items of its loop.
         groups.setdefault(change.verb or f" {change.name}", []).append(change.name if change.verb else change.item)
     parts = []
     for verb, named in groups.items():
@@ -270,7 +270,7 @@ def what(found: Iterable[Change], check: bool) -> str:
 
 
 def said(result: Result) -> list[str]:
-    """Return the lines of a message: of a list each entry, of a text each line."""
+    """Return the lines of a result's message: one for each entry of a list, or each line of a text."""
     return [line for text in _texts(result.get("msg")) for line in text.splitlines() or [""]]
 
 
@@ -285,7 +285,7 @@ def _text(value: object) -> str:
 
 
 def reason(result: Result, remedy: Sequence[str] = (), trace: str = "") -> list[str]:
-    """Return all that a failed result says: the remedy, the message, then what programs and modules have printed."""
+    """Return all lines that explain a failed result: the remedy, the message, then the output of programs."""
     lines = [line for text in remedy for line in text.splitlines()]
     lines += [line for line in said(result) if line not in lines]
     if "censored" in result:
@@ -306,10 +306,10 @@ def reason(result: Result, remedy: Sequence[str] = (), trace: str = "") -> list[
 
 
 def summary(result: Result, words: Sequence[str], host: str) -> str:
-    """Return the one line of a failed result that stands for the others at the end of a long run."""
+    """Return one line that summarizes a failed result at the end of a long run."""
     lines = [line for line in said(result) if line.strip() and not line.startswith(HEADING)]
     if not lines or lines[0].startswith(PROGRAM):
-        # What a program said last; that it has failed is known.
+        # Use the program's last line; its failure is already shown.
         told = [str(result.get(key) or "").strip().splitlines() for key in ("stderr", "stdout")]
         lines = [line[-1] for line in told if line] or lines or list(words)
     text = lines[0].strip().removeprefix(f"{host}: ").removeprefix("Task failed: ").rstrip(".:")
@@ -317,14 +317,14 @@ def summary(result: Result, words: Sequence[str], host: str) -> str:
 
 
 class StageOutput:
-    """A run, event by event. Times are seconds of one clock, given by the caller."""
+    """The output of a run, event by event. Times are seconds of one clock that the caller provides."""
 
     def __init__(self, now: float = 0.0, columns: int = 0) -> None:
-        """Begin.
+        """Start the output of a run.
 
         Args:
             now: when the run began.
-            columns: the terminal's width; 0 where nothing is to be folded.
+            columns: the terminal's width; 0 disables folding.
         """
         self.begin = now
         self.columns = columns
@@ -346,13 +346,13 @@ class StageOutput:
     # ---- events
 
     def play(self, play: Play) -> list[Line]:
-        """Begin a play, and return what is left to say of the one before."""
+        """Begin a play; return the remaining lines of the previous play."""
         lines = self.end_play()
         self.current = play
         return lines
 
     def end_play(self) -> list[Line]:
-        """Return what is left to say of a play: one line for each host on which something changed."""
+        """Return the remaining lines of a play: one for each host with changes."""
         lines = self.flush()
         order = {host: number for number, host in enumerate(self.current.hosts)}
         for host in sorted(self.work, key=lambda name: (order.get(name, len(order)), name)):
@@ -363,22 +363,22 @@ class StageOutput:
         return lines
 
     def task(self, task: Task) -> list[Line]:
-        """Begin a task, and return what the one before has said; of a rollout's wave all that is left to say."""
+        """Begin a task; return the messages of the previous task, or at a rollout's wave all remaining lines."""
         if self.current.ours and task.group == "Wave":
             return self.end_play()
         return self.flush() if task != self.waiting_task else []
 
     def started(self, host: str, task: Task, now: float) -> None:
-        """Note that a host works at a task."""
+        """Record that a host has started a task."""
         self.running[host] = Running(task, now, now)
 
     def ok(self, outcome: Outcome, now: float) -> list[Line]:
-        """Take in a result that is not a failure."""
+        """Process a successful result."""
         self._ended(outcome.host, now)
         return self.item(outcome) if not self._had_items(outcome) else []
 
     def item(self, outcome: Outcome) -> list[Line]:
-        """Take in the result of one item of a loop, or of a task without one."""
+        """Process the result of one item of a loop, or of a task without a loop."""
         lines: list[Line] = []
         if outcome.item:
             self.items.add((outcome.host, outcome.task.path + outcome.task.name))
@@ -394,7 +394,7 @@ class StageOutput:
         return lines
 
     def skipped(self, outcome: Outcome, now: float) -> None:
-        """Note that a host had nothing to do at a task."""
+        """Record that a host skipped a task."""
         self._ended(outcome.host, now)
         self._had_items(outcome)
 
@@ -409,10 +409,10 @@ class StageOutput:
         remedy: Sequence[str] = (),
         trace: str = "",
     ) -> list[Line]:
-        """Take in a failure; one that the playbook deals with itself is kept until it turns out to matter."""
+        """Process a failure; if the playbook handles it, keep the lines until a later failure needs them."""
         self._ended(outcome.host, now)
         if self._had_items(outcome):
-            # Each failed item was told when it failed.
+            # Each failed item was already shown.
             if not (ignored or rescued):
                 self._failed(outcome.host)
             return []
@@ -430,15 +430,15 @@ class StageOutput:
         remedy: Sequence[str] = (),
         trace: str = "",
     ) -> list[Line]:
-        """Take in the failure of one item of a loop, or of a task without one.
+        """Process the failure of one item of a loop, or of a task without a loop.
 
         Args:
-            outcome: what it gave.
-            ignored: the playbook goes on.
-            rescued: the playbook has tasks for this case, which say what is to be said.
-            rescuing: it is itself such a task, so that what has failed before is shown with it.
-            remedy: what Ansible itself knows to do about it.
-            trace: where it came from, if that is kept.
+            outcome: the failed result.
+            ignored: the playbook continues.
+            rescued: the playbook has rescue tasks that report the failure.
+            rescuing: the task is such a rescue task; the earlier failure is shown with it.
+            remedy: Ansible's own advice.
+            trace: the origin of the failure, if known.
         """
         if outcome.item:
             self.items.add((outcome.host, outcome.task.path + outcome.task.name))
@@ -461,7 +461,7 @@ class StageOutput:
         return [*self.flush(), Line(head, "error"), *(Line(f"  {word}".rstrip(), "error") for word in words)]
 
     def unreachable(self, outcome: Outcome, now: float, ignored: bool = False) -> list[Line]:
-        """Take in that a host does not answer."""
+        """Process an unreachable host."""
         self._ended(outcome.host, now)
         words = reason(outcome.result)
         if ignored:
@@ -472,11 +472,11 @@ class StageOutput:
         return [*self.flush(), *(Line(text.rstrip(), "unreachable") for text in (head, *(f"  {w}" for w in words)))]
 
     def diff(self, host: str, task: Task) -> list[Line]:
-        """Return the line above a difference of files."""
+        """Return the heading of a file difference."""
         return [*self.flush(), Line(f"{host}  {self.current.label}  {task.own_name}:")]
 
     def progress(self, text: str, now: float) -> bool:
-        """Take in a message that a running task sends; tell whether it is progress, which the live line shows."""
+        """Process a message of a running task; return whether it is progress for the live line."""
         lines = [line.partition(": ") for line in text.splitlines()]
         if not lines or not all(host in self.running and about for host, _, about in lines):
             return False
@@ -489,9 +489,9 @@ class StageOutput:
         return True
 
     def stats(self, counts: Mapping[str, Mapping[str, int]], now: float) -> list[Line]:
-        """End the run: what is left to say, and a line for each host, or one for all that came to the same.
+        """End the run; return the remaining lines and a summary by host, merged for hosts with the same result.
 
-        Of many hosts those that failed are the last ones, with their reasons, which stand far above by then.
+        With many hosts, the failed ones come last, with their reasons, because the failures have scrolled away by then.
         """
         lines = self.end_play()
         ends: dict[tuple[str, str], list[str]] = {}
@@ -510,16 +510,16 @@ class StageOutput:
             lines.append(Line(f"{who}: {text} ({format_duration(taken)})", kind))
         return lines
 
-    # ---- what is shown while something takes long
+    # ---- slow tasks
 
     def live(self, now: float, width: int) -> str:
-        """Return the line for what takes long just now, cut to a width; empty where nothing does."""
+        """Return the line for the slow tasks, cut to a width; empty without slow tasks."""
         parts = [text for _, text in self._long(now)]
         text = "   ".join(parts)
         return text if len(text) < width else f"{text[: max(0, width - 2)]}…"
 
     def slow(self, now: float) -> list[Line]:
-        """Return plain lines for what takes long: when it has taken ten seconds, and then once a minute."""
+        """Return plain lines for slow tasks: after ten seconds, and then once a minute."""
         lines = []
         for hosts, text in self._long(now):
             if any(self._is_due(self.running[host], now) for host in hosts):
@@ -530,7 +530,7 @@ class StageOutput:
 
     @staticmethod
     def _is_due(running: Running, now: float) -> bool:
-        # A task that tells its progress does so by itself.
+        # A task that reports progress has its own lines.
         pause = LONG_S if running.told == running.begin else PLAIN_EVERY_S
         return not running.progress and now - running.told >= pause
 
@@ -549,11 +549,11 @@ class StageOutput:
     # ---- messages
 
     def _debug(self, outcome: Outcome) -> list[Line]:
-        """Keep a message until the other hosts have said theirs; return what another task has said before."""
+        """Keep a message until all hosts have reported; return the messages of the previous task."""
         told = self.told.setdefault(outcome.host, set())
         lines = said(outcome.result)
         if self.current.ours and not isinstance(outcome.result.get("msg"), list):
-            # In a folded scalar of YAML, Jinja's '\\n' stays two characters.
+            # In a folded YAML scalar, Jinja's '\\n' stays two characters.
             lines = [part for line in lines for part in line.split("\\n")]
         stage = self.current.label
         if stage == "preflight":
@@ -565,7 +565,7 @@ class StageOutput:
                 told.add(ANNOUNCED.sub("", line, count=1))
         elif stage in STAGES:
             if outcome.changed:
-                # It is the stage's own line that says so.
+                # The line of the stage shows the change.
                 return []
             begun = any(not change.weak for change in self.work.get(outcome.host, StageResult()).changes)
             if not begun and (stage, outcome.host) in self.announced:
@@ -575,7 +575,7 @@ class StageOutput:
         return self.note(outcome.host, outcome.task, lines)
 
     def note(self, host: str, task: Task, lines: Sequence[str]) -> list[Line]:
-        """Keep lines of a host until the other hosts have said theirs; return what another task has said before."""
+        """Keep lines of a host until all hosts have reported; return the messages of the previous task."""
         before = self.flush() if task != self.waiting_task else []
         self.waiting_task = task
         if lines:
@@ -583,7 +583,7 @@ class StageOutput:
         return before
 
     def flush(self) -> list[Line]:
-        """Return the messages of hosts, those that several have in common once."""
+        """Return the messages of hosts; a message of several hosts is shown once."""
         waiting, task = self.waiting, self.waiting_task
         self.waiting, self.waiting_task = {}, None
         if not waiting:
@@ -665,7 +665,7 @@ class StageOutput:
         if labels or counts.get("changed"):
             did = f"{verb}: {', '.join(labels)}" if labels else f"{verb} {counted(counts['changed'], 'thing')}"
         why = f": {self.why[host]}" if many and host in self.why else ""
-        # Who was lost and has failed afterwards was there again.
+        # A host that failed after it was unreachable had become reachable again.
         if counts.get("failures"):
             return f"failed in {self.failed.get(host, self.current.label)}{why}; {did}", "error"
         if counts.get("unreachable"):
@@ -674,7 +674,7 @@ class StageOutput:
 
 
 def _without_names(waiting: Mapping[str, Sequence[str]]) -> dict[str, list[str]]:
-    """Return the lines of hosts, without the host's name at their beginning where several hosts have the same line."""
+    """Return the lines of hosts; lines that several hosts share lose the host's name at the beginning."""
     cut = {host: [line.removeprefix(f"{host}: ") for line in lines] for host, lines in waiting.items()}
     count = Counter(text for host, lines in cut.items() for text in set(lines) - set(waiting[host]))
     return {
@@ -684,12 +684,12 @@ def _without_names(waiting: Mapping[str, Sequence[str]]) -> dict[str, list[str]]
 
 
 def _is_list(lines: Sequence[str]) -> bool:
-    """Tell whether lines stand each for itself; those of a table do not."""
+    """Return whether each line stands alone; the lines of a table do not."""
     return not any(line.startswith("--") for line in lines)
 
 
 def _units(lines: Sequence[str]) -> list[tuple[str, ...]]:
-    """Return lines, each with the indented ones below it."""
+    """Return lines, each together with the indented lines below it."""
     units: list[list[str]] = []
     for line in lines:
         if line.startswith(" ") and units:

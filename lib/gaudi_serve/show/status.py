@@ -1,4 +1,4 @@
-"""What is live against what is planned, for every host of a fleet, and how it is shown."""
+"""The status of a fleet: the live state of every host compared with its plan, and how it is shown."""
 
 from __future__ import annotations
 
@@ -22,25 +22,25 @@ from .page.machine import card_rows, link_rows
 from .report import endpoint, gateway_of, monitor_of
 
 Known = Mapping[str, Any]
-# By part of a host, the fact that tells what differs.
+# The fact that lists the drift of each part of a host.
 PARTS = {"plan": "preflight_status", **{one.tag: f"{one.role}_status" for one in OBJECTS}}
-# Facts with what is worth knowing, though nothing differs.
+# Facts with notes that are no drift.
 NOTES = tuple(f"{one.role}_notes" for one in OBJECTS if "status" in one.noted)
-# What a host without facts says of the first one that is read.
+# The error when a host without facts reads the first one.
 UNREAD = re.compile(r"'gaudi_\w+' is undefined")
 
 
 def fleet_status(hostvars: Mapping[str, Known], hosts: Sequence[str]) -> dict[str, Any]:
-    """Put together what playbooks/status.yml has read of all hosts.
+    """Return the live state of all hosts that playbooks/status.yml has read.
 
     Args:
-        hostvars: variables by host; read are the facts that the roles' status tasks keep.
+        hostvars: variables by host; uses the facts that the roles' status tasks set.
         hosts: the hosts to show.
 
     Returns:
         ``hosts``: by name ``{read, problem, drift: {part: [line]}, models: [...], notes: [...], gateway,
         monitoring, cards, links}``, the last two as card_rows and link_rows return them;
-        ``drifted`` and ``unread``: names of the hosts that are not as planned, and that could not be read.
+        ``drifted`` and ``unread``: names of the hosts with drift, and of those that could not be read.
     """
     found = {
         name: {
@@ -62,7 +62,7 @@ def fleet_status(hostvars: Mapping[str, Known], hosts: Sequence[str]) -> dict[st
 
 
 def _count_at_head(name: str, model: dict[str, Any], hosts: Mapping[str, Any]) -> None:
-    """Count the restarts of a model over several hosts once, at its head; add a note where there were any."""
+    """Count the restarts of a model over several hosts once, at its head, and add a note if there are any."""
     head = (model.get("hosts") or [name])[0]
     if name != head:
         there = [one for one in hosts.get(head, {}).get("models", []) if one["name"] == model["name"]]
@@ -103,7 +103,7 @@ def _host(known: Known, name: str) -> dict[str, Any]:
 
 
 def _cards(known: Known) -> list[str]:
-    """Return what is worth knowing of the cards of a host."""
+    """Return the notes on the cards of a host."""
     host, excluded = known["gaudi_host"], list(value_of(known, "accelerator_cards_excluded") or [])
     unknown = serial_notes(host, "accelerator_cards_excluded", excluded)
     health = [*sick_cards(host), *card_warnings(host), *port_warnings(known)]
@@ -122,10 +122,10 @@ def _model(model: Known, known: Known) -> dict[str, Any]:
         "wanted": model["state"],
         "state": unit.get("state", "not there"),
         "status": unit.get("status", ""),
-        # Of the unit by systemd, since somebody or a run has started it. ended: the last end of its server.
+        # systemd's count since the unit was last started on purpose. ended: the last end of its server.
         "restarts": unit.get("restarts", 0),
         "ended": unit.get("ended"),
-        # None where nobody is asked: a worker has no endpoint.
+        # None if the model is not probed: a worker has no endpoint.
         "answers": problem == "" if asked else None,
         **({"hosts": hosts} if (hosts := hosts_of(model)) else {}),
         "problem": problem or "",
@@ -135,7 +135,7 @@ def _model(model: Known, known: Known) -> dict[str, Any]:
 
 
 def fleet_status_lines(status: Known) -> list[str]:
-    """Return a fleet's status as text: a table of models, what has drifted, and a last line that counts."""
+    """Return a fleet's status as text: a table of models, the drift, and a last line with counts."""
     rows = [["HOST", "MODEL", "CARDS", "STATE", "ANSWERS", "URL"]]
     lines: list[str] = []
     for name, host in status["hosts"].items():
@@ -149,7 +149,7 @@ def fleet_status_lines(status: Known) -> list[str]:
         if not host["read"]:
             lines.append(f"{name}: {host['problem'].removeprefix(f'{name}: ')}")
         for part, drift in host["drift"].items():
-            # Sentences of a refusal begin with the host.
+            # Refusals begin with the host's name.
             lines += [f"{name}: {part}: {text.removeprefix(f'{name}: ')}" for text in drift]
     lines += shared_lines({name: host["notes"] for name, host in status["hosts"].items()})
     good = len(status["hosts"]) - len(status["drifted"]) - len(status["unread"])
@@ -159,11 +159,11 @@ def fleet_status_lines(status: Known) -> list[str]:
 
 
 def status_metrics(status: Known, host: str, now: float) -> str:
-    """Return what a status has found on a host, as node exporter reads it: how many changes are pending at each stage.
+    """Return the status of a host as metrics for node exporter: the number of pending changes of each stage.
 
     Args:
-        status: what fleet_status returned.
-        host: of it; one that could not be read has nothing to say.
+        status: the result of fleet_status.
+        host: the host's name; a host that could not be read has no metrics.
         now: Unix time of the status.
     """
     found = status["hosts"][host]

@@ -1,4 +1,4 @@
-"""Inventories of simulated hosts, as many as one likes."""
+"""Inventories of any number of simulated hosts."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ ROOT = Path(__file__).parents[3]
 
 
 def fleet(folder: Path, hosts: int, state: Mapping[str, Any] | None = None, **variables: Any) -> dict[str, str]:
-    """Write ``hosts.json``, an inventory of hosts with a model each, and a file a host.
+    """Write ``hosts.json``, an inventory of hosts with one model each, and a file for each host.
 
     Args:
-        folder: where to.
-        hosts: how many; they are h01, h02 ...
-        state: what all of them have, as the connection plugin's VIRGIN, which is what they have where nothing is said.
+        folder: the folder of the files.
+        hosts: number of hosts; they are h01, h02 ...
+        state: the state of all hosts; the default is the connection plugin's VIRGIN.
         variables: further variables of all hosts.
 
     Returns:
@@ -46,7 +46,7 @@ def fleet(folder: Path, hosts: int, state: Mapping[str, Any] | None = None, **va
 
 
 def serving_state(folder: Path) -> dict[str, Any]:
-    """Return what a host has on which site.yml has run; the run is made in an empty folder."""
+    """Return the state of a host after a run of site.yml in an empty folder."""
     argv = ["ansible-playbook", "-i", str(folder / "hosts.json"), "site.yml"]
     status, text = forked.playbook(argv, ROOT, fleet(folder, 1), 300)
     assert status == 0, text
@@ -54,13 +54,13 @@ def serving_state(folder: Path) -> dict[str, Any]:
 
 
 def state_of(folder: Path, name: str) -> dict[str, Any]:
-    """Return what a host has."""
+    """Return the state of a host."""
     found: dict[str, Any] = json.loads((folder / f"{name}.json").read_text(encoding="utf-8"))
     return found
 
 
 def change(folder: Path, name: str, **state: Any) -> None:
-    """Let a host have something else."""
+    """Change the state of a host."""
     path = folder / f"{name}.json"
     before = state_of(folder, name) if path.exists() else {}
     path.write_text(json.dumps({**before, **state}), encoding="utf-8")

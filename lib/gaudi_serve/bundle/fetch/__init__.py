@@ -1,1 +1,1 @@
-"""Fetching what the list of a bundle has: one file a kind, each with the programs that everybody uses for that."""
+"""Downloads the items of a bundle: one module for each kind, each with the usual program for that kind."""

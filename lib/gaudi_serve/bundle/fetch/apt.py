@@ -1,4 +1,4 @@
-"""Packages: apt itself finds and downloads them with their dependencies, for a system that need not be this one."""
+"""Packages: apt resolves and downloads them with their dependencies, also for systems other than this machine."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from .signing import Signer
 ETC = Path("/etc/apt")
 SYSTEM = re.compile(r"(?P<id>[a-z]+) (?P<version>\d+(?:\.\d+)*)\S*(?: (?P<architecture>\w+))?")
 URI = re.compile(r"'(?P<uri>[^']+)' (?P<name>\S+) (?P<size>\d+) (?:(?P<kind>\w+):(?P<sum>[0-9a-f]+))?")
-# What apt says of a package that no source has.
+# Apt's messages on a package that no source has.
 UNKNOWN = re.compile(
     r"Unable to locate package (\S+)|Version '[^']*' for '([^']+)' was not found|Package '(\S+)' has no"
 )
@@ -34,7 +34,7 @@ HASHES = {"SHA512": "sha512", "SHA256": "sha256"}
 
 @dataclass(frozen=True)
 class System:
-    """A release and architecture that packages are for."""
+    """The release and architecture of packages."""
 
     name: str
     version: str
@@ -42,13 +42,13 @@ class System:
 
     @classmethod
     def of(cls, text: str) -> System | None:
-        """Read the system of an item; None where it names none. Without an architecture it is this machine's."""
+        """Return the system of an item; None without one. The default architecture is this machine's."""
         found = SYSTEM.fullmatch(text)
         return cls(found["id"], found["version"], found["architecture"] or own_architecture()) if found else None
 
     @property
     def label(self) -> str:
-        """Return how the settings call its distribution."""
+        """Return the name of its distribution in the settings."""
         return f"{self.name} {self.version}"
 
     @property
@@ -59,7 +59,7 @@ class System:
 
 @dataclass(frozen=True)
 class Deb:
-    """A package that apt would fetch."""
+    """A package that apt would download."""
 
     uri: str
     name: str
@@ -74,16 +74,16 @@ class Deb:
 
     @property
     def version(self) -> str:
-        """Return its version, with its epoch."""
+        """Return its version, with the epoch."""
         return urllib.parse.unquote(self.name.split("_")[1])
 
     @property
     def file(self) -> str:
-        """Return the name of its file in a repository, which has no epoch."""
+        """Return its file name in a repository, without the epoch."""
         return re.sub(r"_\d+%3a", "_", self.name)
 
     def is_in(self, path: Path) -> bool:
-        """Tell whether a file is this package."""
+        """Return whether a file is this package."""
         if not path.is_file() or path.stat().st_size != self.size:
             return False
         if self.kind not in HASHES:
@@ -93,13 +93,13 @@ class Deb:
 
 
 def own_architecture() -> str:
-    """Return the architecture of this machine, as Debian calls it."""
+    """Return the architecture of this machine, by Debian's name."""
     found = subprocess.run(["dpkg", "--print-architecture"], capture_output=True, text=True, check=False)
     return found.stdout.strip() or "amd64"
 
 
 def own_system() -> str:
-    """Return the release of this machine, as the settings call it."""
+    """Return the release of this machine, by its name in the settings."""
     try:
         text = Path("/etc/os-release").read_text(encoding="utf-8")
     except OSError:
@@ -109,7 +109,7 @@ def own_system() -> str:
 
 
 def problems(bundle: Bundle, items: Sequence[Item]) -> list[str]:
-    """Return for which systems nobody has said where their packages are, and which keys are not on this machine."""
+    """Return messages on systems without package sources, and on keys that are not on this machine."""
     found = {}
     for one in of_kind(items, "package"):
         system = System.of(one.system)
@@ -128,7 +128,7 @@ def problems(bundle: Bundle, items: Sequence[Item]) -> list[str]:
 
 
 def fetch(bundle: Bundle, items: Sequence[Item], signer: Signer) -> Outcome:
-    """Fetch the packages of each system with their dependencies, and write its signed repository."""
+    """Download the packages of each system with their dependencies, and write its signed repository."""
     outcome = Outcome()
     for name in dict.fromkeys(one.system for one in of_kind(items, "package")):
         system = System.of(name)
@@ -148,7 +148,7 @@ class _Fetch:
         self.env = {"DEBIAN_FRONTEND": "noninteractive"}
 
     def run(self) -> Outcome:
-        """Find, download, and write the repository; what fails as a whole keeps what is there."""
+        """Download the packages and write the repository; if that fails, the existing repository stays."""
         packages = of_kind(self.items, "package")
         try:
             with tempfile.TemporaryDirectory() as logins:
@@ -160,7 +160,7 @@ class _Fetch:
             return Outcome(failed=failed, keeps={self.system.folder})
 
     def fetched(self, packages: Sequence[Item], logins: Path) -> Outcome:
-        """Fetch the packages; files with logins, which never lie in a bundle, are in a folder that goes afterwards."""
+        """Download the packages; files with logins are in a temporary folder, never in the bundle."""
         self.prepare(logins)
         self.bundle.tell(f"packages of {self.system.label} {self.system.architecture}: reading the sources")
         self.bundle.run(["apt-get", "-q", "update", "--error-on=any"], self.env)
@@ -180,7 +180,7 @@ class _Fetch:
         return Outcome(got, self.failed, {self.system.folder} if self.failed else keeps)
 
     def got(self, item: Item, debs: Sequence[Deb]) -> Got:
-        """Return what fetching an item gave: its package, or the repository for what is none of its own."""
+        """Return the result for an item: its package, or the repository for other items."""
         same = [one for one in debs if one.package == item.name and item.version in ("", one.version)]
         if item.kind != "package" or not same:
             return Got(self.system.folder, size_of(self.bundle.folder / self.system.folder / "Packages"))
@@ -188,7 +188,7 @@ class _Fetch:
         return Got(path, same[-1].size, self.bundle.sum(path), fetched="" if item.version else same[-1].version)
 
     def prepare(self, logins: Path) -> None:
-        """Make a root for apt of its own, in which nothing is installed."""
+        """Create a separate root for apt, without installed packages."""
         for name in ("etc/parts", "etc/sources", "etc/preferences", "keys"):
             shutil.rmtree(self.root / name, ignore_errors=True)
             (self.root / name).mkdir(parents=True)
@@ -207,7 +207,7 @@ class _Fetch:
         self.write_configuration(logins)
 
     def write_configuration(self, logins: Path) -> None:
-        """Write apt's settings: those of this machine for proxies and certificates, and paths in this root."""
+        """Write apt's settings: this machine's proxies and certificates, and the paths of the separate root."""
         told = subprocess.run(["apt-config", "dump"], capture_output=True, text=True, check=False).stdout
         lines = [line for line in told.splitlines() if line.startswith("Acquire::") and '"' in line]
         values = {
@@ -218,18 +218,18 @@ class _Fetch:
             **{"Dir::Etc::sourceparts": self.root / "etc/sources", "Dir::Etc::netrcparts": logins},
             **{"Dir::Etc::preferences": "/dev/null", "Dir::Etc::preferencesparts": self.root / "etc/preferences"},
             **{"Acquire::Languages": "none", "Acquire::IndexTargets::deb::Contents-deb::DefaultEnabled": "false"},
-            # Without it, --print-uris tells a weaker checksum of the distribution's packages.
+            # Without it, --print-uris shows a weaker checksum for the distribution's packages.
             **{"APT::Install-Recommends": "false", "Acquire::ForceHash": "SHA256"},
         }
         lines += [f'{key} "{value}";' for key, value in values.items()]
-        # Here, since the address of a proxy may have a password.
+        # In the temporary folder, because the address of a proxy may contain a password.
         path = logins / "settings"
         self.env["APT_CONFIG"] = str(path)
         lines.append(f'APT::Architectures {{ "{self.system.architecture}"; }};')
         path.write_text("\n".join(lines) + "\n", encoding="utf-8")
 
     def own_sources(self, logins: Path) -> None:
-        """Take the sources of this machine, which runs the same release."""
+        """Use the sources of this machine, which runs the same release."""
         for place, folder, endings in (
             (self.root / "etc/sources", "sources.list.d", (".list", ".sources")),
             (logins, "auth.conf.d", (".conf", "")),
@@ -243,7 +243,7 @@ class _Fetch:
                 (place / one.name).symlink_to(one)
 
     def source(self, number: int, given: Mapping[str, Any], logins: Path) -> str:
-        """Return a source as apt reads it; its login goes into a file that only this user reads."""
+        """Return a source in apt's format; its login goes into a file that only this user can read."""
         known = apt_access(given["uris"])
         if known["auth"]:
             path = logins / f"bundle{number}.conf"
@@ -262,20 +262,20 @@ class _Fetch:
         return "\n".join(lines) + "\n"
 
     def key(self, address: str) -> Path:
-        """Fetch the key of a source, in whatever form it is."""
+        """Download the key of a source, armoured or binary."""
         try:
             with urllib.request.urlopen(address, timeout=60) as answer:  # noqa: S310 - http or https, as checked
                 content = answer.read()
         except OSError as problem:
             raise FetchError(f"key {address}: {problem}") from None
-        # Apt takes one repository with one key alone, so two that name the same have the same file.
+        # Apt accepts only one key for a repository, so sources with the same key address share its file.
         name = hashlib.sha256(address.encode()).hexdigest()[:16]
         path = self.root / f"keys/{name}{'.asc' if content.lstrip().startswith(b'-----') else '.gpg'}"
         path.write_bytes(content)
         return path
 
     def closure(self, packages: Sequence[Item]) -> list[Deb]:
-        """Return everything that apt would fetch on hosts on which nothing is installed yet."""
+        """Return all packages that apt would download on hosts without installed packages."""
         found: dict[str, Deb] = {}
         for names, more in self.sets(packages):
             for one in self.solved(names, packages, more):
@@ -285,11 +285,11 @@ class _Fetch:
         return [found[key] for key in sorted(found)]
 
     def sets(self, packages: Sequence[Item]) -> Iterator[tuple[list[str], list[str]]]:
-        """Yield what is installed together, on a host or in an image; hosts may have other versions of the same."""
+        """Yield the packages that are installed together on a host or in an image; versions may differ by host."""
         told: set[tuple[tuple[str, ...], bool]] = set()
         for user in dict.fromkeys(user for one in packages for user in (one.need.hosts or one.need.why)):
             own = [one for one in packages if user in (one.need.hosts or one.need.why)]
-            # The engine's packages are the only ones that a role installs with what they recommend.
+            # Only for the container engine does a role also install recommended packages.
             for part, more in ((own, False), ([one for one in own if "container_runtime" in one.need.why], True)):
                 names = tuple(sorted(_name(one) for one in part))
                 if names and (names, more) not in told:
@@ -297,7 +297,7 @@ class _Fetch:
                     yield list(names), ["--install-recommends"] if more else []
 
     def solved(self, names: Sequence[str], packages: Sequence[Item], more: Sequence[str]) -> list[Deb]:
-        """Return what apt fetches for some packages; where it cannot, for each of them alone."""
+        """Return the packages that apt downloads for some names; if apt refuses them together, for each name alone."""
         names = list(names)
         while names:
             try:
@@ -318,24 +318,24 @@ class _Fetch:
         return found
 
     def note(self, names: Iterable[str], packages: Sequence[Item], reason: str) -> None:
-        """Note why packages cannot be fetched."""
+        """Record why packages cannot be downloaded."""
         self.failed |= {one.identity: reason for one in packages if _name(one) in names}
 
     def uris(self, words: Sequence[str]) -> list[Deb]:
-        """Return what apt would fetch."""
+        """Return the packages that apt would download for these arguments."""
         told = self.bundle.run(["apt-get", "-qq", "-y", "--print-uris", "install", *words], self.env).stdout
         lines = [URI.match(line) for line in told.splitlines()]
         return [Deb(x["uri"], x["name"], int(x["size"]), x["kind"] or "", x["sum"] or "") for x in lines if x]
 
     def download(self, debs: Sequence[Deb]) -> None:
-        """Let apt download what is not there, and give it its place."""
+        """Let apt download missing packages, and move them to the pool."""
         archives = self.root / "cache/archives"
         pool = f"{self.system.folder}/pool"
         due = []
         for one in debs:
             there = self.bundle.folder / pool / one.file
             if not one.is_in(there):
-                # One of another content, such as a package that was built again without a new version.
+                # A file with other content, for example of a package that was rebuilt with the same version.
                 there.unlink(missing_ok=True)
                 due.append(one)
         self.bring(due, archives)
@@ -347,12 +347,12 @@ class _Fetch:
             self.bundle.place(path, f"{pool}/{one.file}")
 
     def bring(self, due: Sequence[Deb], archives: Path) -> None:
-        """Fetch packages into apt's folder; it goes on where it was cut off."""
+        """Download packages into apt's folder; apt resumes interrupted downloads."""
         local = [one for one in due if one.uri.startswith("file:")]
-        for one in local:  # apt would read them where they are
+        for one in local:  # apt would not copy local files
             shutil.copyfile(urllib.parse.unquote(one.uri.removeprefix("file:")), archives / one.name)
         wanted = sorted({f"{one.package}={one.version}" for one in due if one not in local})
-        # Several versions of one package cannot be asked for at once.
+        # Apt cannot download several versions of a package in one call.
         rounds: list[dict[str, str]] = []
         for name in wanted:
             package = name.partition("=")[0]

@@ -22,17 +22,17 @@ class Repository:
         self.folder = bundle.folder / path
 
     def write(self, names: Sequence[str]) -> set[str]:
-        """Write the index of some packages, unless it is there as it was signed; return all paths of the repository.
+        """Write the index of some packages, unless it exists as signed; return all paths of the repository.
 
         Args:
-            names: files of its folder ``pool``.
+            names: files in its folder ``pool``.
         """
         if not self._is_of(names):
             self._index(names)
         return {f"{self.path}/{name}" for name in (*INDEXES, *(f"pool/{one}" for one in names))}
 
     def _is_of(self, names: Sequence[str]) -> bool:
-        """Tell whether the index is of exactly these packages, as they are, and signed with the key of today."""
+        """Return whether the index lists exactly these packages with their checksums, signed with the current key."""
         sums = self.bundle.sums
         if not all(f"{self.path}/{one}" in sums for one in (*INDEXES, *(f"pool/{name}" for name in names))):
             return False

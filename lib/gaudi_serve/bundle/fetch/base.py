@@ -1,4 +1,4 @@
-"""What all fetchers share: the folder of a bundle, running programs, and what fetching an item gave."""
+"""Common parts of all downloads: the folder of a bundle, running programs, and the results of items."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ from ..access import Access
 from ..items import Item
 from .settings import Settings
 
-LINES = 3  # of what a program said last
+LINES = 3  # last lines of a program's output
 Stat = tuple[int, int, int]
 
 
 class FetchError(Exception):
-    """Why an item could not be fetched; the text is for the user and has no secret."""
+    """Why an item could not be downloaded; the text is for the user and contains no secret."""
 
 
 @dataclass(frozen=True)
 class Got:
-    """What fetching an item gave; the fields are those of Item. keeps: further files or folders that belong to it."""
+    """The downloaded files of an item; the fields are those of Item. keeps: further files or folders of the item."""
 
     path: str
     bytes: int | None = None
@@ -38,9 +38,9 @@ class Got:
 
 @dataclass
 class Outcome:
-    """What fetching some items gave.
+    """The results of downloading some items.
 
-    got: by identity. failed: the reason, by identity. keeps: files and folders that stay, beside the paths of items.
+    got: results by identity. failed: reasons by identity. keeps: files and folders to keep, in addition to the items'.
     """
 
     got: dict[tuple[str, ...], Got] = field(default_factory=dict)
@@ -48,7 +48,7 @@ class Outcome:
     keeps: set[str] = field(default_factory=set)
 
     def join(self, other: Outcome) -> None:
-        """Take over what others gave."""
+        """Add the results of another outcome."""
         self.got |= other.got
         self.failed |= other.failed
         self.keeps |= other.keeps
@@ -56,11 +56,11 @@ class Outcome:
 
 @dataclass(frozen=True)
 class Bundle:
-    """A bundle that is being fetched.
+    """A bundle whose items are downloaded.
 
-    folder: of the bundle. sums: the checksums of files that are there and as they were signed. stats: by which a file
-    that was replaced since is known. broken: files that were signed and are missing or changed. said: the items of the
-    last manifest by identity. tell: takes a line for the reader.
+    folder: of the bundle. sums: checksums of the files that are unchanged since they were signed. stats: file status,
+    to detect files that were replaced since. broken: signed files that are missing or changed. said: the items of the
+    last manifest by identity. tell: function that shows a line to the user.
     """
 
     folder: Path
@@ -74,11 +74,11 @@ class Bundle:
 
     @property
     def work(self) -> Path:
-        """Return the folder of what is not finished, on the same file system."""
+        """Return the folder for unfinished downloads, on the same file system."""
         return self.folder / WORK
 
     def has(self, path: str) -> bool:
-        """Tell whether a file, or a folder with all of its files, is there as it was signed."""
+        """Return whether a file, or a folder with all its files, is unchanged since it was signed."""
         if not path or path in self.broken:
             return False
         if path in self.sums:
@@ -87,18 +87,18 @@ class Bundle:
         return any(one.startswith(start) for one in self.sums) and not any(one.startswith(start) for one in self.broken)
 
     def last(self, item: Item) -> Item | None:
-        """Return what the last manifest says of an item whose files are still there."""
+        """Return an item as the last manifest records it; None if its files are gone."""
         found = self.said.get(item.identity)
         return found if found and self.has(found.path) else None
 
     def place(self, source: Path, path: str) -> None:
-        """Give a finished file or folder of the work folder its final name; nothing that is there is replaced."""
+        """Move a finished file or folder from the work folder to its final path, without replacing anything."""
         target = self.folder / path
         target.parent.mkdir(parents=True, exist_ok=True)
         source.rename(target)
 
     def swap(self, source: Path, path: str) -> None:
-        """Give a finished folder of the work folder its final name, in place of an older one."""
+        """Move a finished folder from the work folder to its final path, and replace an older one."""
         old = self.work / "replaced"
         shutil.rmtree(old, ignore_errors=True)
         if (self.folder / path).exists():
@@ -107,17 +107,17 @@ class Bundle:
         shutil.rmtree(old, ignore_errors=True)
 
     def sum(self, path: str) -> str:
-        """Return the SHA-256 of a file of the bundle; it is read only where it is another file than at the begin."""
+        """Return the SHA-256 of a file of the bundle; an unchanged file is not read again."""
         same = path in self.sums and self.stats.get(path) == stat_of(self.folder / path)
         return self.sums[path] if same else checksum(self.folder / path)
 
     def run(
         self, argv: Sequence[str | Path], env: Mapping[str, str] | None = None, cwd: Path | None = None
     ) -> subprocess.CompletedProcess[str]:
-        """Run a program, and return what it said.
+        """Run a program and return its result.
 
         Raises:
-            FetchError: with the last lines of a program that failed.
+            FetchError: with the last lines of output, if the program fails.
         """
         words = [str(word) for word in argv]
         environment = {**os.environ, "LC_ALL": "C.UTF-8", **(env or {})}
@@ -130,7 +130,7 @@ class Bundle:
         return done
 
     def reason(self, program: str, done: subprocess.CompletedProcess[str]) -> str:
-        """Return why a program failed: its errors, or the last lines that it said."""
+        """Return why a program failed: its error lines, or its last lines of output."""
         lines = [line.strip() for line in (done.stderr or done.stdout).splitlines() if line.strip()]
         errors = [line for line in lines if line.startswith(("E:", "ERROR:", "fatal:", "error:"))]
         text = "; ".join((errors or lines)[-LINES:]) or f"status {done.returncode}"
@@ -138,7 +138,7 @@ class Bundle:
 
 
 def stat_of(path: Path) -> Stat | None:
-    """Return by what a file is known to be the same as before; None where there is none."""
+    """Return the values that change when a file is replaced; None without a file."""
     try:
         found = path.lstat()
     except OSError:
@@ -156,7 +156,7 @@ def size_of(path: Path) -> int:
 def each(
     items: Iterable[Item], bundle: Bundle, fetch: Callable[[Bundle, Item], Got], outcome: Outcome | None = None
 ) -> Outcome:
-    """Fetch items one after the other; one that fails keeps none of the others."""
+    """Download items one by one; a failure does not stop the others."""
     result = outcome or Outcome()
     for item in items:
         try:
@@ -173,14 +173,14 @@ def each(
 
 
 def told_size(size: int | None) -> str:
-    """Return bytes for a reader."""
+    """Return a size as text."""
     if size is None:
         return "there"
     return f"{size / 1e9:,.1f} GB" if size >= 10**9 else f"{size / 1e6:,.1f} MB"
 
 
 def again(item: Item) -> Got:
-    """Return what an item that is there gave when it was fetched."""
+    """Return the recorded result of an item that is already in the bundle."""
     return Got(item.path, item.bytes, item.sha256, item.digest, item.fetched, item.licence)
 
 

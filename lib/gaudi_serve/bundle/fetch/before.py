@@ -1,4 +1,4 @@
-"""What keeps a bundle from being fetched, all of it before anything is."""
+"""The checks before a download: they report all problems before anything is changed."""
 
 from __future__ import annotations
 
@@ -16,34 +16,34 @@ from . import apt, galaxy, images, python, weights
 from .base import Bundle
 from .signing import Signer
 
-# Programs that fetch each kind, with the package of Debian that has them.
+# Programs for each kind, with their Debian packages.
 PROGRAMS = {
     "image": {"skopeo": "skopeo"},
     "package": {"apt-get": "apt", "apt-ftparchive": "apt-utils"},
     "source": {"git": "git"},
 }
 ALWAYS = {"gpg": "gnupg", "gpgv": "gpgv"}
-# What nobody can fetch; other problems are those of things that may be something else tomorrow.
+# Problems of items that cannot be downloaded; other problems are about items that may change later.
 NEVER = (INSIDE, NO_ADDRESS, TEXTS)
 
 
 def is_never(item: Item) -> bool:
-    """Tell whether nobody can fetch an item as it is listed."""
+    """Return whether an item cannot be downloaded as listed."""
     return any(one in item.problem for one in NEVER)
 
 
 def is_inside(item: Item) -> bool:
-    """Tell whether an item lies on the hosts already."""
+    """Return whether an item is already on the hosts."""
     return item.kind == "image" and images.ON_HOST.fullmatch(item.origin) is not None
 
 
 def refusal(bundle: Bundle, items: Sequence[Item], signer: Signer) -> list[str]:
-    """Return everything that keeps these items from being fetched.
+    """Return messages on everything that prevents a download of these items.
 
     Args:
-        bundle: that is to be fetched.
-        items: without those that the site brings in another way.
-        signer: that is to sign it.
+        bundle: the bundle.
+        items: the items, without those that the site provides in another way.
+        signer: the signer of the bundle.
     """
     found = _missing(bundle, items)
     if shutil.which("gpg"):
@@ -70,7 +70,7 @@ def _named(item: Item) -> str:
 
 
 def _missing(bundle: Bundle, items: Sequence[Item]) -> list[str]:
-    """Return which programs this machine lacks."""
+    """Return messages on the programs that this machine lacks."""
     kinds = {one.kind for one in items}
     needed = {**ALWAYS, **{key: value for kind in kinds for key, value in PROGRAMS.get(kind, {}).items()}}
     sources = weights.kinds(bundle, items)

@@ -1,4 +1,4 @@
-"""Single files by http: archives of sources, and signing keys."""
+"""Single files over HTTP: source archives and signing keys."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from .sources import place_of
 
 
 def fetch(bundle: Bundle, items: Sequence[Item]) -> Outcome:
-    """Fetch files; one with a checksum is fetched once, another one is compared."""
+    """Download files; a file with a known checksum only once, others to compare them."""
     return each(of_kind(items, "download", "key"), bundle, _got)
 
 
 def _got(bundle: Bundle, item: Item) -> Got:
     if "://" not in item.origin:
-        # A key that lies on the hosts; what it signed is signed by the bundle's own inside.
+        # A key on the hosts; inside the site, the bundle's own key signs the repository.
         return Got(KEY)
     last = bundle.last(item)
     wanted = item.version.removeprefix("sha256:") if item.version.startswith("sha256:") else ""
@@ -47,10 +47,10 @@ def _got(bundle: Bundle, item: Item) -> Got:
 
 
 def download(address: str, target: Path, token: str = "") -> None:
-    """Fetch a file, or the rest of one that was cut off.
+    """Download a file, or the rest of an interrupted download.
 
     Raises:
-        FetchError: where the server does not give it.
+        FetchError: if the server does not provide it.
     """
     begin = target.stat().st_size if target.exists() else 0
     parts = urllib.parse.urlsplit(address)
@@ -73,7 +73,7 @@ def download(address: str, target: Path, token: str = "") -> None:
                 raise FetchError(f"{plain}: the line broke off; the next run goes on there")
     except urllib.error.HTTPError as problem:
         if problem.code == HTTPStatus.REQUESTED_RANGE_NOT_SATISFIABLE and begin:
-            return  # it was whole already, which its checksum tells
+            return  # the file was already complete; its checksum verifies it
         raise FetchError(f"{plain}: status {problem.code}") from None
     except OSError as problem:
         raise FetchError(f"{plain}: {getattr(problem, 'reason', problem)}") from None

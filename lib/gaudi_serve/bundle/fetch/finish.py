@@ -1,4 +1,4 @@
-"""The end of fetching: what goes, the manifest, the checksums, and their signature."""
+"""The end of a download: outdated files are removed, and manifest, checksums and signature are written."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from ..items import FETCHED, NAME, Item, Manifest, read_manifest
 from .base import Bundle, Outcome, stat_of, told_size
 from .signing import Signer
 
-MOST = 20  # files of each sort that the report names
+MOST = 20  # files of each group that the report names
 
 
 @dataclass(frozen=True)
 class Finished:
-    """A bundle that was signed: its manifest, lines for the reader, what is not there, and whether anything changed."""
+    """A signed bundle: its manifest, lines for the user, what is missing, and whether anything changed."""
 
     manifest: Manifest
     lines: list[str]
@@ -31,19 +31,19 @@ class Finished:
 
 
 def finish(bundle: Bundle, listed: Manifest, items: Sequence[Item], outcome: Outcome, signer: Signer) -> Finished:
-    """Write what belongs around the things that were fetched, and sign it.
+    """Write the manifest, key and checksums of a bundle, and sign it.
 
     Args:
-        bundle: whose things were fetched.
-        listed: the list of today, whole.
-        items: those of it that were to be fetched.
-        outcome: what that gave.
+        bundle: the bundle.
+        listed: the complete current list.
+        items: the items of it that were to be downloaded.
+        outcome: their results.
         signer: signs the checksums.
     """
     before = {**bundle.sums, **dict.fromkeys(bundle.broken, "")}
     sizes = {path: one[1] for path, one in bundle.stats.items()}
     problems = failures([one for one in items if one.identity in outcome.failed], outcome)
-    # What is left of an older list goes only when everything of this one is there.
+    # Files of an older list are removed only after all items of the current list are present.
     kept = {NAME, KEY, *outcome.keeps, *(before if problems else ())}
     strange = _clear(bundle, kept, before)
     problems += [f"{path}: is not part of the bundle; move it away" for path in strange]
@@ -73,7 +73,7 @@ def failures(items: Sequence[Item], outcome: Outcome) -> list[str]:
 
 
 def _clear(bundle: Bundle, kept: Iterable[str], before: Mapping[str, str]) -> list[str]:
-    """Remove what the list no longer has, and return files that no run has ever signed or fetched."""
+    """Remove files that the list no longer has; return files that no run has signed or downloaded."""
     names = set(kept)
     strange = []
     for path in files_of(bundle.folder):
@@ -95,7 +95,7 @@ def _remove_empty(folder: Path, top: Path) -> None:
 
 
 def _manifest(bundle: Bundle, listed: Manifest, items: Sequence[Item], outcome: Outcome) -> Manifest:
-    """Return the list with what was fetched; what failed keeps what is there of it."""
+    """Return the list with the downloaded files; failed items keep their existing files."""
     wanted = {one.identity for one in items}
     empty: dict[str, Any] = dict.fromkeys(FETCHED, "")
     found = []
@@ -122,24 +122,24 @@ def _write_key(bundle: Bundle, signer: Signer) -> None:
 
 
 def write_changed(path: Path, text: str) -> None:
-    """Write a file, whole or not at all, where its text is another one."""
+    """Write a file atomically if its text differs."""
     if not path.is_file() or path.read_text(encoding="utf-8") != text:
         write_whole(path, text, 0o644)
 
 
 def _sums(bundle: Bundle, strange: Sequence[str]) -> dict[str, str]:
-    """Return the checksums of all files; only those are read that are new."""
+    """Return the checksums of all files; only new files are read."""
     paths = [path for path in files_of(bundle.folder) if path not in strange]
     same = {path for path in paths if path in bundle.sums and bundle.stats.get(path) == stat_of(bundle.folder / path)}
     fresh = checksums(bundle.folder, [path for path in paths if path not in same])
     for path in fresh:
-        # For the web server inside, and for whoever copies it.
+        # The site's web server and users who copy the bundle must be able to read it.
         (bundle.folder / path).chmod(0o644)
     return {path: bundle.sums[path] if path in same else fresh[path] for path in paths}
 
 
 def _sign(bundle: Bundle, sums: Mapping[str, str], signer: Signer) -> None:
-    """Write the checksums and their signature, unless both are there already."""
+    """Write the checksums and their signature, unless both exist."""
     folder = bundle.folder
     write_changed(folder / SUMS, "".join(f"{sums[path]}  {path}\n" for path in sorted(sums)))
     if not (folder / SIGNATURE).is_file() or signature_problem(folder, signer.fingerprint):
@@ -151,14 +151,14 @@ def _sign(bundle: Bundle, sums: Mapping[str, str], signer: Signer) -> None:
 
 
 def differences(folder: Path, before: Mapping[str, str], now: Mapping[str, str], sizes: Mapping[str, int]) -> list[str]:
-    """Return how the files of two states differ, with their bytes.
+    """Return the differences between the files of two states, with their sizes.
 
     Args:
         folder: of the bundle.
         before, now: checksums by path.
-        sizes: bytes of the files that were there before.
+        sizes: bytes of the previous files.
     """
-    # The list and its checksums say nothing of what was moved.
+    # Changes of the manifest and the key do not show which items changed.
     told = (NAME, KEY)
     added = [path for path in now if path not in before and path not in told]
     removed = [path for path in before if path not in now]

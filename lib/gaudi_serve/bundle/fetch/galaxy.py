@@ -1,4 +1,4 @@
-"""Ansible collections: ansible-galaxy downloads them with those that they need."""
+"""Ansible collections: ansible-galaxy downloads them with their dependencies."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ FOLDER, REQUIREMENTS = "collections", "collections/requirements.yml"
 
 
 def program() -> str:
-    """Return ansible-galaxy of this Python, else that of the system."""
+    """Return the path of this Python's ansible-galaxy, or of the system's."""
     own = Path(sys.executable).with_name("ansible-galaxy")
     return str(own) if own.is_file() else shutil.which("ansible-galaxy") or "ansible-galaxy"
 
 
 def fetch(bundle: Bundle, items: Sequence[Item]) -> Outcome:
-    """Fetch the collections together; nothing is asked where all are there, since their versions are fixed."""
+    """Download the collections together; nothing is queried if all are present, because their versions are fixed."""
     wanted = of_kind(items, "collection")
     if not wanted:
         return Outcome()
@@ -44,7 +44,7 @@ def fetch(bundle: Bundle, items: Sequence[Item]) -> Outcome:
 
 
 def _listed(bundle: Bundle) -> list[str]:
-    """Return the files that ansible-galaxy has noted."""
+    """Return the files in ansible-galaxy's requirements file."""
     found = load((bundle.folder / REQUIREMENTS).read_text(encoding="utf-8"), quick=True)
     return [f"{FOLDER}/{one['name']}" for one in found["collections"]]
 
@@ -56,7 +56,7 @@ def _downloaded(bundle: Bundle, wanted: Sequence[Item]) -> dict[tuple[str, ...],
     words = ["collection", "download", "--requirements-file", str(ROOT / "collections/requirements.yml")]
     bundle.run([program(), *words, "--download-path", stage], {"ANSIBLE_NOCOLOR": "1"})
     (bundle.folder / FOLDER).mkdir(exist_ok=True)
-    # The note comes last: with it, everything that it names is there.
+    # The requirements file is moved last, so that all files that it names exist.
     for path in sorted(stage.iterdir(), key=lambda path: path.name == "requirements.yml"):
         target = bundle.folder / FOLDER / path.name
         if not target.exists() or target.read_bytes() != path.read_bytes():
@@ -77,7 +77,7 @@ def _downloaded(bundle: Bundle, wanted: Sequence[Item]) -> dict[tuple[str, ...],
 
 
 def _licence(path: Path) -> str:
-    """Return the licences that a collection names."""
+    """Return the licences of a collection."""
     with tarfile.open(path) as archive:
         member = archive.extractfile("MANIFEST.json")
         about = json.load(member)["collection_info"] if member else {}

@@ -1,4 +1,4 @@
-"""Images by their digest: skopeo copies them as the registry has them."""
+"""Images by digest: skopeo copies them unchanged from the registry."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from .base import Bundle, FetchError, Got, Outcome, again, each, of_kind, size_o
 
 ARCHIVE = re.compile(r"archive (?P<path>.+) on the control node")
 ON_HOST = re.compile(r"archive .+ on the host")
-# How an archive begins that is compressed, and what reads it.
+# The first bytes of compressed archives, and the function that reads them.
 PACKED: Mapping[bytes, Callable[..., Any]] = {b"\x1f\x8b": gzip.open, b"BZh": bz2.open, b"\xfd7zXZ": lzma.open}
 BLOB = re.compile(r"[0-9a-f]{64}")
 LICENCES = "org.opencontainers.image.licenses"
@@ -33,19 +33,19 @@ POLICIES = (Path("~/.config/containers/policy.json").expanduser(), Path("/etc/co
 
 
 def fetch(bundle: Bundle, items: Sequence[Item]) -> Outcome:
-    """Fetch images; blobs that several have are one file on the disk."""
+    """Download images; blobs that several images share are one file on disk."""
     with _logged_in(bundle) as options:
         return each(of_kind(items, "image"), bundle, lambda bundle, item: _Image(bundle, item, options).got())
 
 
 def repository_of(item: Item) -> str:
-    """Return the whole name of an image without tag and digest, as docker.io/library/debian."""
+    """Return the complete name of an image without tag and digest, such as docker.io/library/debian."""
     return full_name(item.name)
 
 
 @contextmanager
 def _logged_in(bundle: Bundle) -> Iterator[list[str]]:
-    """Yield the option that names a file with the logins of the inventory, which is gone afterwards."""
+    """Yield the option for a temporary file with the logins of the inventory."""
     if not bundle.access.logins:
         yield []
         return
@@ -66,22 +66,22 @@ class _Image:
         self.bundle, self.item = bundle, item
         self.repository = repository_of(item)
         known = self.repository.partition("/")[0] in bundle.access.logins
-        # Other registries are asked with what this user has logged in to.
+        # For other registries, skopeo uses this user's own logins.
         self.login = list(login) if known else []
 
     def got(self) -> Got:
-        """Return the image, which is copied where it is not there yet."""
+        """Return the image; it is copied if it is missing."""
         archive = ARCHIVE.fullmatch(self.item.origin)
         if archive:
             return self.of_archive(Path(archive["path"]))
         digest = self.item.version if self.item.version.startswith("sha256:") else self.asked()
-        # A run that was cut off may have brought it: its files are named by what is in them.
+        # An interrupted run may have copied it already; file names contain the digest of their content.
         if not self.bundle.has(self.path(digest)) and not is_whole(self.bundle.folder / self.path(digest), digest):
             self.copied(f"docker://{self.repository}@{digest}", digest)
         return self.told(digest)
 
     def of_archive(self, archive: Path) -> Got:
-        """Return the image of a local archive; what it was made from is compared, since making it reads it all."""
+        """Return the image of a local archive; it is converted again only if the archive's checksum has changed."""
         if not archive.is_file():
             raise FetchError(f"{archive}: is not a file on this machine")
         with archive.open("rb") as handle:
@@ -95,7 +95,7 @@ class _Image:
 
     @contextmanager
     def unpacked(self, archive: Path) -> Iterator[Path]:
-        """Yield the archive as skopeo takes it, which reads no compressed ones (1.9, Debian 12)."""
+        """Yield an uncompressed archive, because skopeo 1.9 (Debian 12) does not read compressed ones."""
         with archive.open("rb") as handle:
             start = handle.read(len(max(PACKED, key=len)))
         opener = next((one for magic, one in PACKED.items() if start.startswith(magic)), None)
@@ -113,13 +113,13 @@ class _Image:
             yield Path(plain.name)
 
     def asked(self) -> str:
-        """Return the digest that the registry has for the tag today."""
+        """Return the registry's current digest for the tag."""
         place = f"docker://{self.repository}:{self.item.version}"
         text = self.skopeo("inspect", "--raw", *self.login, place)
         return f"sha256:{hashlib.sha256(text.encode()).hexdigest()}"
 
     def copied(self, source: str, digest: str) -> str:
-        """Copy the image, in all of its architectures, since its digest may be that of their list."""
+        """Copy the image in all architectures, because the digest may be that of their index."""
         stage = self.bundle.work / "images" / (digest.removeprefix("sha256:") or "archive")
         shutil.rmtree(stage, ignore_errors=True)
         stage.parent.mkdir(parents=True, exist_ok=True)
@@ -134,7 +134,7 @@ class _Image:
         return found
 
     def shared(self, stage: Path) -> None:
-        """Let blobs that another image of the bundle has be the same file."""
+        """Link blobs that another image of the bundle has, instead of storing them twice."""
         have = {one.name: one for one in (self.bundle.folder / "images").rglob("*") if BLOB.fullmatch(one.name)}
         for path in sorted(stage.iterdir()):
             other = have.get(path.name)
@@ -144,7 +144,7 @@ class _Image:
                 linked.replace(path)
 
     def told(self, digest: str) -> Got:
-        """Return what the list says of an image that is there."""
+        """Return the result for an image that is in the bundle."""
         path = self.path(digest)
         fetched = "" if self.item.version.startswith("sha256:") else digest
         folder = self.bundle.folder / path
@@ -155,13 +155,13 @@ class _Image:
         return f"images/{self.repository}/{digest.removeprefix('sha256:')}"
 
     def skopeo(self, *words: str) -> str:
-        """Run skopeo; where this machine has no policy for signatures of images, any is taken, as engines do."""
+        """Run skopeo; without a signature policy on this machine, any image is accepted, as container engines do."""
         policy = [] if any(one.is_file() for one in POLICIES) else ["--insecure-policy"]
         return self.bundle.run(["skopeo", *policy, *words]).stdout
 
 
 def is_whole(folder: Path, digest: str) -> bool:
-    """Tell whether a folder holds an image with this digest, with everything that its manifests name."""
+    """Return whether a folder contains the image with this digest and everything that its manifests name."""
     manifests = [("manifest.json", digest)]
     while manifests:
         name, wanted = manifests.pop()
@@ -178,7 +178,7 @@ def is_whole(folder: Path, digest: str) -> bool:
 
 
 def licence(folder: Path) -> str:
-    """Return the licence that an image names in a label or annotation; empty where it names none."""
+    """Return the licence in a label or annotation of an image; empty without one."""
     found = _json(folder / "manifest.json")
     listed = [str(one.get("digest")) for one in found.get("manifests") or ()]
     manifests = [found, *(_json(folder / f"{one.removeprefix('sha256:')}.manifest.json") for one in listed)]

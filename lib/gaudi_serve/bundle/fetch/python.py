@@ -1,4 +1,4 @@
-"""Wheels: pip finds and downloads them, for this Python or for that of the hosts; an index lists them."""
+"""Wheels: pip downloads them, for this Python or for that of the hosts; an index lists them."""
 
 from __future__ import annotations
 
@@ -22,20 +22,20 @@ from .apt import own_architecture
 from .base import Bundle, FetchError, Got, Outcome, told_size
 
 CONTROL, PROCESSORS = "requirements.txt", "roles/vllm_image/files/cpu-requirements.txt"
-# The Python of each release, for which the hosts' wheels are.
+# The Python version of each release, for the wheels of hosts.
 PYTHONS = {
     **{"debian 11": "3.9", "debian 12": "3.11", "debian 13": "3.13"},
     **{"ubuntu 20.04": "3.8", "ubuntu 22.04": "3.10", "ubuntu 24.04": "3.12", "ubuntu 26.04": "3.14"},
 }
 MACHINES = {"amd64": "x86_64", "arm64": "aarch64"}
-OLDEST, NEWEST = 17, 35  # of glibc 2, whose wheels these releases can use
+OLDEST, NEWEST = 17, 35  # minor versions of glibc 2 whose wheels these releases can use
 TORCH = "GAUDI_SERVE_TORCH_INDEX"  # as for build_cpu_image
 FOLDER, INDEX = "python", "python/simple"
 
 
 @dataclass(frozen=True)
 class Job:
-    """Requirements that are fetched together; target: options for another Python than this one; index: its address."""
+    """Requirements that are downloaded together. target: pip's options for another Python. index: package index URL."""
 
     file: str
     target: tuple[str, ...] = ()
@@ -43,12 +43,12 @@ class Job:
 
 
 def name_of(text: str) -> str:
-    """Return the name of a project as indexes have it."""
+    """Return the normalized name of a project, as indexes use it."""
     return re.sub(r"[-_.]+", "-", text).lower()
 
 
 def jobs(bundle: Bundle, items: Sequence[Item]) -> dict[Job, list[Item]]:
-    """Return what is fetched together, with the items that it is for."""
+    """Return the download jobs, each with its items."""
     found: dict[Job, list[Item]] = {}
     for one in items:
         for job in _jobs(bundle, one):
@@ -61,7 +61,7 @@ def _jobs(bundle: Bundle, item: Item) -> Iterator[Job]:
     if "control node" in item.need.why:
         yield Job(CONTROL, index=index)
     if "vllm_image" in item.need.why:
-        # As build_cpu_image takes them: the list is complete, and torch for GPUs would bring gigabytes along.
+        # As in build_cpu_image: the list is complete, and torch for GPUs would add gigabytes of dependencies.
         yield Job(PROCESSORS, ("--no-deps", *_target("3.11", own_architecture())), index)
     if "model_weights" in item.need.why:
         for system in sorted({bundle.access.systems.get(one, "") for one in item.need.hosts}):
@@ -78,7 +78,7 @@ def _target(python: str, architecture: str) -> tuple[str, ...]:
 
 
 def problems(bundle: Bundle, items: Sequence[Item]) -> list[str]:
-    """Return for which releases nobody knows the Python that wheels of hosts must fit."""
+    """Return messages on releases whose Python version is unknown."""
     hosts = {one for item in items if item.kind == "python" for one in item.need.hosts}
     releases = sorted({bundle.access.systems[one].rpartition(" ")[0] for one in hosts if one in bundle.access.systems})
     return [
@@ -89,7 +89,7 @@ def problems(bundle: Bundle, items: Sequence[Item]) -> list[str]:
 
 
 def fetch(bundle: Bundle, items: Sequence[Item]) -> Outcome:
-    """Fetch wheels with their dependencies, and write an index of them."""
+    """Download wheels with their dependencies, and write an index of them."""
     wanted = [one for one in items if one.kind == "python"]
     outcome, names = Outcome(), set()
     for job, own in jobs(bundle, wanted).items():
@@ -102,7 +102,7 @@ def fetch(bundle: Bundle, items: Sequence[Item]) -> Outcome:
             continue
         names |= set(found)
         bundle.tell(f"Python packages of {job.file}: {len(found)} wheels")
-        # What this Python needs no more, as its marker says, is nothing to bring in.
+        # A requirement whose marker excludes this Python has no wheel.
         outcome.got |= {one.identity: _got(bundle, one, found) or Got(INDEX, 0) for one in own}
     if outcome.failed:
         outcome.keeps.add(FOLDER)
@@ -123,14 +123,14 @@ def _got(bundle: Bundle, item: Item, found: Mapping[str, str]) -> Got | None:
 
 
 class _Wheels:
-    """The wheels of one file of requirements."""
+    """The wheels of one requirements file."""
 
     def __init__(self, bundle: Bundle, job: Job) -> None:
         self.bundle, self.job = bundle, job
         self.folder, self.stage = bundle.folder / FOLDER, bundle.work / "python"
 
     def found(self) -> dict[str, str]:
-        """Return the wheels, with their licences; what is not there is downloaded."""
+        """Return the wheels with their licences; missing ones are downloaded."""
         self.folder.mkdir(exist_ok=True)
         there = self.installed(self.folder)
         if there is not None:
@@ -150,7 +150,7 @@ class _Wheels:
         return complete
 
     def installed(self, folder: Path) -> dict[str, str] | None:
-        """Return the wheels of a folder that pip would install, None where one is missing; nothing is fetched."""
+        """Return the wheels of a folder that pip would install, without a download; None if one is missing."""
         if not any(folder.glob("*.whl")):
             return None
         with tempfile.TemporaryDirectory() as target:
@@ -163,11 +163,11 @@ class _Wheels:
         return {_file(one): _licence(one["metadata"]) for one in listed}
 
     def options(self) -> list[str | Path]:
-        """Return the options that both calls of pip get."""
+        """Return the options of both calls of pip."""
         return ["--only-binary=:all:", "--requirement", str(ROOT / self.job.file), *self.job.target]
 
     def pip(self, *words: str | Path) -> str:
-        """Run pip; an address, which may have a password, is in no process list."""
+        """Run pip; the index address goes into the environment, because it may contain a password."""
         env = {"PIP_DISABLE_PIP_VERSION_CHECK": "1", "PIP_NO_INPUT": "1", "PIP_QUIET": "1"}
         if self.job.index:
             env["PIP_INDEX_URL"] = self.job.index
@@ -177,7 +177,7 @@ class _Wheels:
 
 
 def program() -> list[str]:
-    """Return how pip is started: that of this Python, else that of the system."""
+    """Return the command that starts pip: this Python's, or the system's."""
     from importlib.util import find_spec
 
     return [sys.executable, "-m", "pip"] if find_spec("pip") else [shutil.which("pip3") or "pip3"]
@@ -188,7 +188,7 @@ def _file(entry: Mapping[str, Any]) -> str:
 
 
 def _licence(metadata: Mapping[str, Any]) -> str:
-    """Return the licence of a wheel: its expression, else the classifier, else a short text."""
+    """Return the licence of a wheel: its expression, or a short text, or its classifiers."""
     said = [one.rpartition(" :: ")[2] for one in metadata.get("classifier") or () if one.startswith("License ::")]
     text = str(metadata.get("license") or "")
     short = text if len(text) <= 60 and "\n" not in text else ""

@@ -1,4 +1,4 @@
-"""Fetching a bundle from the list to the signature, and the report of it."""
+"""The download of a bundle, from the list to the signature, and its report."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from .finish import Finished, finish
 from .settings import Settings
 from .signing import Signer, fingerprint_of
 
-WHOLE = ("image", "source")  # kinds whose folders are of no use without one of their files
+WHOLE = ("image", "source")  # kinds whose folders are useless if one file is missing
 
 REFUSED = "Nothing has been changed, and nothing was fetched. What must be fixed first:"
 
 
 @dataclass(frozen=True)
 class Report:
-    """How fetching went: lines for the reader; errors, which name everything that keeps it from being complete."""
+    """The result of a download: lines for the user; errors, which name everything that is missing."""
 
     lines: list[str] = field(default_factory=list)
     errors: list[str] = field(default_factory=list)
@@ -43,15 +43,15 @@ def fetch_bundle(
     tell: Callable[[str], None] = print,
     check: bool = False,
 ) -> Report:
-    """Fetch everything that a list has into a folder, and sign it.
+    """Download everything on a list into a folder, and sign it.
 
     Args:
-        folder: of the bundle; what is there and as it was signed is not fetched again.
-        listed: the list of today.
-        settings: what the user has said of fetching.
-        access: addresses with their logins, and tokens.
-        tell: takes each line of the progress.
-        check: only say what would be done.
+        folder: of the bundle; files that are unchanged since they were signed are not downloaded again.
+        listed: the current list.
+        settings: the user's settings for the download.
+        access: addresses with logins, and tokens.
+        tell: shows each line of progress.
+        check: only report what would be done.
     """
     signer = Signer(settings)
     items = wanted(listed, settings)
@@ -71,15 +71,15 @@ def fetch_bundle(
 
 
 def wanted(listed: Manifest, settings: Settings) -> list[Item]:
-    """Return the items of a list that are fetched: not those that are inside, or that the site brings another way."""
+    """Return the items to download: without those on the hosts, and those that the site provides in another way."""
     items = [one for one in listed.items if not settings.leaves_out(one) and not is_inside(one)]
     systems = {one.system for one in items if one.kind == "package"}
-    # A repository of which no package is wanted is nothing to bring in.
+    # A repository is needed only for packages.
     return [one for one in items if one.kind != "repository" or one.system in systems]
 
 
 def would_fetch(folder: Path, items: Sequence[Item]) -> list[str]:
-    """Return what a run would fetch, as far as that is known without asking anybody."""
+    """Return the downloads of a run, as far as they are known without queries."""
     due = _due(folder, items)
     moving = [one for one in items if one not in due and not one.pinned]
     lines = [f"would fetch {one.label}" for one in due]
@@ -92,12 +92,12 @@ def _due(folder: Path, items: Sequence[Item]) -> list[Item]:
 
 
 def verified(folder: Path, settings: Settings, fingerprint: str = "") -> Report:
-    """Return whether a bundle is whole and as it was signed.
+    """Return a report on whether a bundle is complete and unchanged since it was signed.
 
     Args:
         folder: of the bundle.
-        settings: of which the key counts where no fingerprint is given.
-        fingerprint: of the key that must have signed it.
+        settings: their key counts if no fingerprint is given.
+        fingerprint: of the key that must have signed the bundle.
     """
     signer = Signer(settings)
     with signer.ready(make=False):
@@ -116,7 +116,7 @@ def verified(folder: Path, settings: Settings, fingerprint: str = "") -> Report:
 
 @contextmanager
 def _alone(folder: Path) -> Iterator[str]:
-    """Let one run at a time fetch a bundle; yield what is wrong where there is another one."""
+    """Lock a bundle for one run at a time; yield a message if another run has locked it."""
     (folder / WORK).mkdir(exist_ok=True)
     with (folder / WORK / "lock").open("w", encoding="ascii") as handle:
         try:
@@ -128,7 +128,7 @@ def _alone(folder: Path) -> Iterator[str]:
 
 
 def with_present(bundle: Bundle) -> tuple[Bundle, list[str]]:
-    """Return the bundle with what is there and as it was signed; what was changed since is removed, and named."""
+    """Return the bundle with its unchanged files; files that changed since the signature are removed and reported."""
     folder = bundle.folder
     old = read_manifest(str(folder)) if (folder / NAME).is_file() else None
     said = {one.identity: one for one in (old.items if old else ())}
@@ -138,7 +138,7 @@ def with_present(bundle: Bundle) -> tuple[Bundle, list[str]]:
     if problem:
         return bundle, [f"{problem}; everything is looked at again"]
     known = read_sums(folder)
-    # Before they are read: what is replaced meanwhile counts as another file.
+    # Read before the checksums: a file that is replaced meanwhile then counts as changed.
     stats = {path: stat for path in known if (stat := stat_of(folder / path))}
     found = checksums(folder, [path for path in known if not (folder / path).is_symlink()])
     broken = frozenset(path for path, total in known.items() if found.get(path) != total)
@@ -157,7 +157,7 @@ def with_present(bundle: Bundle) -> tuple[Bundle, list[str]]:
 
 
 def _fetched(bundle: Bundle, items: Sequence[Item], signer: Signer) -> Outcome:
-    """Fetch all items, a kind after the other; weights, which are the largest, last."""
+    """Download all items, one kind after the other; weights come last, because they are the largest."""
     outcome = apt.fetch(bundle, items, signer)
     for one in (sources.fetch, downloads.fetch, galaxy.fetch, python.fetch, images.fetch, weights.fetch):
         outcome.join(one(bundle, items))
@@ -165,7 +165,7 @@ def _fetched(bundle: Bundle, items: Sequence[Item], signer: Signer) -> Outcome:
 
 
 def _report(bundle: Bundle, done: Finished, lines: Sequence[str], signer: Signer) -> Report:
-    """Return the report at the end."""
+    """Return the final report."""
     fingerprint = signer.fingerprint
     told = [*lines, *done.lines, *_sizes(bundle.folder)]
     told.append(f"signed by {fingerprint}: a site needs this fingerprint to verify it (bundle_fingerprint)")
@@ -174,7 +174,7 @@ def _report(bundle: Bundle, done: Finished, lines: Sequence[str], signer: Signer
 
 
 def _sizes(folder: Path) -> list[str]:
-    """Return how much each folder of a bundle takes of the disk, where files that several have count once."""
+    """Return the disk usage of each folder of a bundle; linked files count once."""
     found: dict[str, dict[int, int]] = {}
     for path in files_of(folder):
         stat = (folder / path).lstat()

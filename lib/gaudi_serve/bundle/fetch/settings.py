@@ -1,4 +1,4 @@
-"""What a user may say of fetching; inventory/variables.py checks it."""
+"""The user's settings for the download of a bundle; inventory/variables.py checks them."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from ..items import Item
 
 @dataclass(frozen=True)
 class Settings:
-    """The variables of fetching, as docs/guides/air-gap.md has them, without their prefix ``bundle_``.
+    """The variables of docs/guides/air-gap.md without their prefix ``bundle_``.
 
-    apt_sources: package sources of distributions, by system. signing_key: id of a key of the user's keyring; empty for
-    one of the toolkit's own. key_dir: where that is kept. allow_unpinned: fetch what may be something else tomorrow.
-    leave_out: patterns of what the site brings in another way, as the list calls it.
+    apt_sources: package sources of distributions, by system. signing_key: id of a key in the user's keyring; empty for
+    the toolkit's own key. key_dir: folder of that key. allow_unpinned: also download items that may change later.
+    leave_out: patterns of items, by their label, that the site provides in another way.
     """
 
     apt_sources: Mapping[str, Sequence[Mapping[str, Any]]] = field(default_factory=dict)
@@ -30,7 +30,7 @@ class Settings:
 
     @classmethod
     def of(cls, values: Mapping[str, Any]) -> Settings:
-        """Read the variables, of which any may be missing."""
+        """Return the settings of variables, each of which is optional."""
         return cls(
             values.get("apt_sources") or {},
             str(values.get("signing_key") or ""),
@@ -40,11 +40,11 @@ class Settings:
         )
 
     def leaves_out(self, item: Item) -> bool:
-        """Tell whether the site brings an item in another way."""
+        """Return whether the site provides an item in another way."""
         return any(fnmatch.fnmatchcase(item.label, one) or f"{item.kind} {item.name}" == one for one in self.leave_out)
 
     def unused(self, items: Iterable[Item]) -> list[str]:
-        """Return patterns that are for none of the items: slips, most likely."""
+        """Return messages on patterns that match no item and are probably mistyped."""
         listed = list(items)
         return [
             f"bundle_leave_out {shown(one)}: is for nothing in the list"

@@ -1,4 +1,4 @@
-"""The key that signs a bundle, and signing with it."""
+"""The signing key of a bundle, and signatures with it."""
 
 from __future__ import annotations
 
@@ -16,31 +16,31 @@ OWNER = "gaudi-serve bundle"
 
 
 class Signer:
-    """A key of the user's keyring, or one of the toolkit's own in a folder of its own."""
+    """A key in the user's keyring, or the toolkit's own key in a separate folder."""
 
     def __init__(self, settings: Settings) -> None:
         self.home = None if settings.signing_key else settings.key_dir
         self.key = settings.signing_key or OWNER
 
     def problem(self) -> str:
-        """Return what is wrong with the key that a user has named; empty where nothing is."""
+        """Return what is wrong with the user's key; empty if it is valid."""
         if self.home or self.fingerprint:
             return ""
         return f"bundle_signing_key {self.key}: this user has no such secret key; see gpg --list-secret-keys"
 
     @property
     def fingerprint(self) -> str:
-        """Return the fingerprint of the primary key; empty where there is none yet."""
+        """Return the fingerprint of the primary key; empty without a key."""
         done = self._gpg("--list-secret-keys", "--with-colons", self.key)
         lines = [line.split(":") for line in done.stdout.splitlines()]
         return next((line[9] for line in lines if line[0] == "fpr"), "") if done.returncode == 0 else ""
 
     @contextmanager
     def ready(self, make: bool = True) -> Iterator[Signer]:
-        """Make the key where it is the toolkit's own and not there yet; gpg's agent for it ends with this.
+        """Create the toolkit's own key if it is missing; at the end, its gpg-agent is stopped.
 
         Args:
-            make: false only reads what is there.
+            make: whether to create a missing key.
         """
         try:
             if make and self.home and not self.fingerprint:
@@ -55,7 +55,7 @@ class Signer:
                     subprocess.run(argv, capture_output=True, check=False)
 
     def export(self, path: Path) -> None:
-        """Write the public key, armoured."""
+        """Write the armoured public key."""
         path.write_text(self._done("--armor", "--export", "--export-options", "export-minimal", self.key), "ascii")
 
     def detached(self, source: Path, target: Path) -> None:
@@ -91,7 +91,7 @@ class Signer:
 
 
 def fingerprint_of(folder: Path) -> str:
-    """Return the fingerprint of the key that lies in a bundle, where anybody may have put it; empty without one."""
+    """Return the fingerprint of the key inside a bundle, which is not trusted; empty without a key."""
     argv = ["gpg", "--batch", "--no-tty", "--with-colons", "--show-keys", str(folder / KEY)]
     done = subprocess.run(argv, capture_output=True, text=True, check=False)
     return next((line.split(":")[9] for line in done.stdout.splitlines() if line.startswith("fpr:")), "")

@@ -1,4 +1,4 @@
-"""Git repositories as whole mirrors, which a plain web server can give."""
+"""Git repositories as complete mirrors that a plain web server can serve."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ SSH = re.compile(r"(?:[\w.-]+@)?([\w.-]+):(?!//)([\w./~-]+)")
 
 
 def fetch(bundle: Bundle, items: Sequence[Item]) -> Outcome:
-    """Fetch git repositories; one that is there with its commit is not asked again."""
+    """Download git repositories; one with its commit in the bundle is not queried again."""
     return each(of_kind(items, "source"), bundle, lambda bundle, item: _Mirror(bundle, item).got())
 
 
 def place_of(address: str) -> str:
-    """Return host and path of an address, as folders of the bundle have them.
+    """Return host and path of an address, which are its folders in the bundle.
 
     Raises:
-        FetchError: where they would leave their folder.
+        FetchError: if the path would leave its folder.
     """
     ssh = SSH.fullmatch(address)
     parts = urllib.parse.urlsplit(address)
@@ -45,13 +45,13 @@ class _Mirror:
         self.folder = bundle.folder / self.path
 
     def got(self) -> Got:
-        """Return the mirror; fetch into it first where it lacks the commit."""
+        """Return the mirror; fetch into it first if it lacks the commit."""
         last = self.bundle.last(self.item)
         if last and (self.item.version or self.newest() == last.fetched):
             return again(last)
         stage = self.bundle.work / self.path
         if self.item.version and self.commit(self.folder):
-            pass  # another item has brought it
+            pass  # another item has fetched it
         else:
             self.bring(stage)
             if not self.commit(stage):
@@ -61,7 +61,7 @@ class _Mirror:
         return Got(self.path, size_of(self.folder), fetched=fetched)
 
     def bring(self, stage: Path) -> None:
-        """Clone, or fetch what is new into a copy whose files are the same ones on the disk."""
+        """Clone the repository, or fetch its changes into a copy with linked files."""
         if self.folder.exists() and not stage.exists():
             shutil.copytree(self.folder, stage, copy_function=os.link)
         if (stage / "HEAD").exists():
@@ -78,19 +78,19 @@ class _Mirror:
         self.git(stage, "update-server-info")
 
     def point_head(self, stage: Path) -> None:
-        """Let HEAD name the branch that it names there."""
+        """Point HEAD to the same branch as in the remote repository."""
         told = self.git(stage, "ls-remote", "--symref", "origin", "HEAD").splitlines()
         branch = next((line.split()[1] for line in told if line.startswith("ref: ")), "")
         if branch:
             self.git(stage, "symbolic-ref", "HEAD", branch)
 
     def newest(self) -> str:
-        """Return the commit that the repository's HEAD is today."""
+        """Return the current commit of the remote HEAD."""
         told = self.git(self.bundle.folder, "ls-remote", self.shown, "HEAD").split()
         return told[0] if told else ""
 
     def commit(self, folder: Path) -> str:
-        """Return the commit of a mirror that is wanted; empty where it lacks it."""
+        """Return the requested commit of a mirror; empty if the mirror lacks it."""
         if not (folder / "HEAD").exists():
             return ""
         try:
@@ -102,14 +102,14 @@ class _Mirror:
 
     @property
     def shown(self) -> str:
-        """Return the address as programs are given it: without its login."""
+        """Return the address without its login, for command lines."""
         parts = urllib.parse.urlsplit(self.address)
         if not parts.scheme or "@" not in parts.netloc:
             return self.address
         return parts._replace(netloc=parts.netloc.rpartition("@")[2]).geturl()
 
     def git(self, folder: Path, *words: str) -> str:
-        """Run git; a login is in its environment alone, which no other user reads."""
+        """Run git; a login is only in its environment, which other users cannot read."""
         settings = {"safe.directory": "*", "gc.auto": "0"}
         if self.shown != self.address:
             settings[f"url.{self.address}.insteadOf"] = self.shown

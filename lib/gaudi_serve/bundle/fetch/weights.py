@@ -1,4 +1,4 @@
-"""Weights: the program of role model_weights fetches them, and they are laid out as the hub gives them."""
+"""Weights: the program of role model_weights downloads them into the layout of the hub."""
 
 from __future__ import annotations
 
@@ -26,26 +26,26 @@ MODULES = {"hub": "huggingface_hub", "modelscope": "modelscope_hub"}
 
 
 def fetch(bundle: Bundle, items: Sequence[Item]) -> Outcome:
-    """Fetch weights; what a folder of the same repository has already is not fetched again."""
+    """Download weights; files that a folder of the same repository already has are linked."""
     return each(of_kind(items, "weights"), bundle, lambda bundle, item: _Weights(bundle, item).got())
 
 
 def kinds(bundle: Bundle, items: Sequence[Item]) -> set[str]:
-    """Return the kinds of sources that items come from."""
+    """Return the source kinds of items."""
     return {str(one["kind"]) for item in of_kind(items, "weights") for one in _sources(bundle, item)}
 
 
 def _sources(bundle: Bundle, item: Item) -> list[dict[str, Any]]:
-    """Return the sources of an item, which differ where hosts want other files of it."""
+    """Return the sources of an item, which differ if hosts need different files."""
     key = (item.name, item.version, item.origin)
     return [dict(one["source"]) for one in bundle.access.weights if (one["name"], one["version"], one["origin"]) == key]
 
 
 def _source(bundle: Bundle, item: Item) -> dict[str, Any]:
-    """Return the source of an item, with the files that any host wants.
+    """Return the source of an item, with the files that any host needs.
 
     Raises:
-        FetchError: where no host has one.
+        FetchError: if no host has such a source.
     """
     same = _sources(bundle, item)
     if not same:
@@ -54,7 +54,7 @@ def _source(bundle: Bundle, item: Item) -> dict[str, Any]:
     for key in ("include", "exclude"):
         lists = [one.get(key) or [] for one in same]
         if any(one != lists[0] for one in lists):
-            # Without a list all files are wanted, and none is left out.
+            # A host without an include list needs all files. If the exclude lists differ, no file is excluded.
             source[key] = sorted({name for one in lists for name in one}) if key == "include" and all(lists) else []
     return source
 
@@ -68,7 +68,7 @@ class _Weights:
         self.token = str(bundle.access.tokens.get(self.source["kind"]) or "")
 
     def got(self) -> Got:
-        """Return the weights, which are fetched where they are not there yet."""
+        """Return the weights; missing ones are downloaded."""
         last = self.bundle.last(self.item)
         hub = self.source["kind"] == "hub"
         if last and self.item.pinned and self.same(last.path):
@@ -79,22 +79,22 @@ class _Weights:
         return self.of_hub() if hub else self.of_others()
 
     def same(self, path: str) -> bool:
-        """Tell whether a folder came from this very source, with the same choice of files."""
+        """Return whether a folder came from this source with the same selection of files."""
         return bool(_read(self.bundle.folder / path / MANIFEST).get("source") == self.clean())
 
     def clean(self) -> dict[str, Any]:
-        """Return the source as the program is given it."""
+        """Return the source as input of the program."""
         return {key: value for key, value in self.source.items() if value not in (None, "", [])}
 
     def of_others(self) -> Got:
-        """Fetch a folder from ModelScope or a git repository, which has its place as a folder."""
+        """Download a folder from ModelScope or a git repository; the bundle has it as a plain folder."""
         address = str(self.source.get("url") or f"https://modelscope/{self.source['repo']}")
         path = f"weights/folders/{place_of(address)}/{self.item.version or 'newest'}"
         self.bring(path, self.clean(), path)
         return Got(path, size_of(self.bundle.folder / path), fetched=self.revision(path))
 
     def of_hub(self) -> Got:
-        """Fetch what the hub has for the revision, and its answer about it."""
+        """Download the revision from the hub, with the hub's response about it."""
         asked = self.item.version or "main"
         answer = self.ask(asked)
         commit = str(answer.get("sha") or "")
@@ -108,7 +108,7 @@ class _Weights:
         return self.answered(path, commit, str((answer.get("cardData") or {}).get("license") or ""))
 
     def answered(self, path: str, commit: str, licence: str = "") -> Got:
-        """Return what the list says of weights of the hub that are there."""
+        """Return the result for weights of the hub that are in the bundle."""
         last = self.bundle.last(self.item)
         revisions = dict.fromkeys((commit, self.item.version or "main"))
         keeps = tuple(self.api(one) for one in revisions)
@@ -117,11 +117,11 @@ class _Weights:
         return Got(path, size, fetched=fetched, licence=licence or (last.licence if last else ""), keeps=keeps)
 
     def api(self, revision: str) -> str:
-        """Return the file of the hub's answer about a revision."""
+        """Return the path of the hub's response about a revision."""
         return f"weights/api/models/{self.item.name}/revision/{revision}"
 
     def ask(self, revision: str) -> Mapping[str, Any]:
-        """Ask the hub about a revision."""
+        """Query the hub about a revision."""
         endpoint = str(self.source.get("endpoint") or HOMES["hub"]).rstrip("/")
         quoted = urllib.parse.quote(revision, safe="")
         stage = self.bundle.work / "answer"
@@ -130,7 +130,7 @@ class _Weights:
         return _read(stage)
 
     def write(self, answer: Mapping[str, Any], path: str, revisions: Sequence[str] | Mapping[str, Any]) -> None:
-        """Write the hub's answer, with the files that are here and what does not change from day to day."""
+        """Write the hub's response, reduced to downloaded files and to values that do not change daily."""
         names = set(_read(self.bundle.folder / path / MANIFEST).get("files") or ())
         files = [one for one in answer.get("siblings") or () if one.get("rfilename") in names]
         kept = {key: answer[key] for key in ("_id", "id", "modelId", "sha", "cardData", "tags") if key in answer}
@@ -146,7 +146,7 @@ class _Weights:
                 stage.replace(place)
 
     def bring(self, path: str, source: Mapping[str, Any], near: str) -> None:
-        """Let the program fetch a folder; files of one that is near are taken over where their content is the same."""
+        """Let the program download a folder; identical files of a similar folder are linked."""
         stage = self.bundle.work / path
         older = self.older(near)
         if older and not stage.exists():
@@ -165,24 +165,24 @@ class _Weights:
         self.bundle.swap(stage, path)
 
     def older(self, near: str) -> Path | None:
-        """Return a folder whose files may be the same."""
+        """Return a folder that may have identical files."""
         found = [one.parent for one in sorted((self.bundle.folder / near).rglob(MANIFEST))]
         return found[-1] if found else None
 
     def note(self, path: str) -> None:
-        """Let the folder's record name the source as it was asked for."""
+        """Write the requested source into the folder's record."""
         place = self.bundle.folder / path / MANIFEST
         stage = self.bundle.work / "record"
         stage.write_text(json.dumps({**_read(place), "source": self.clean()}, indent=1) + "\n", encoding="utf-8")
         stage.replace(place)
 
     def revision(self, path: str) -> str:
-        """Return what the program has fetched of a revision that may move."""
+        """Return the commit that the program has downloaded for a movable revision."""
         found = str(_read(self.bundle.folder / path / MANIFEST).get("revision") or "")
         return "" if found == self.item.version else found
 
     def python(self) -> str:
-        """Return a Python that has the clients of the hubs; they are installed once, apart from this one."""
+        """Return a Python that has the hubs' clients; they are installed once, in a separate environment."""
         module = MODULES.get(self.source["kind"])
         if module is None or find_spec(module):
             return sys.executable

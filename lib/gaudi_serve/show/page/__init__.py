@@ -1,1 +1,1 @@
-"""A fleet as one page: ``view`` puts it together as data, ``html`` writes it."""
+"""The page of a fleet: ``view`` builds its data, ``html`` renders it."""

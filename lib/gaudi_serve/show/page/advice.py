@@ -1,4 +1,4 @@
-"""What somebody has to know or do: refusals, unreachable hosts, drift, reboots and warnings, each with a remedy."""
+"""Refusals, unreachable hosts, drift, reboots and warnings of a fleet, each with a remedy."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 Known = Mapping[str, Any]
-# The most urgent kind first, with what heads its sentences.
+# The kinds and their titles, the most urgent first.
 KINDS = {
     "refusal": "Refused",
     "unreachable": "Not read",
@@ -17,7 +17,7 @@ KINDS = {
     "note": "Note",
 }
 DRIFT = "Run site.yml on one host, or rollout.yml on several: both restore the planned state."
-# What to do about a sentence that does not say it, by words of it.
+# Remedies for messages that contain none, by a pattern of the message.
 REMEDIES = (
     (r"compile while serving|beyond input_range", "Set input_range to what comes, or plan the buckets with tune.yml."),
     (r"listen on interface", "Add the firewall rule of docs/explanation/security.md."),
@@ -39,10 +39,10 @@ DEFAULT = {
 def attention(plan: Known, status: Known, rollout: Known) -> list[dict[str, Any]]:
     """Return what needs attention, the most urgent first: ``kind``, ``title``, ``hosts``, ``text`` and ``remedy``.
 
-    Sentences that are the same for several hosts come once.
+    Hosts with the same message share an entry.
     """
     groups: dict[tuple[str, str, str], list[str]] = {}
-    # Of a host that cannot be reached, plan and status say the same.
+    # The plan and the status both report an unreachable host; show it once.
     lost = {str(error["host"]) for error in plan.get("errors") or () if error["key"] == "facts"}
     found_live = [one for one in _of_status(status) if not (one[0] == "unreachable" and one[1] in lost)]
     for kind, host, sentence, remedy in [*_of_plan(plan), *found_live, *_of_rollout(rollout)]:
@@ -88,5 +88,5 @@ def _of_rollout(rollout: Known) -> Iterator[tuple[str, str, str, str]]:
 
 def _remedy(kind: str, text: str) -> str:
     found: Sequence[str] = [remedy for words, remedy in REMEDIES if re.search(words, text)]
-    # What a refusal allows stands in its sentence.
+    # The message of a refusal already lists the allowed values.
     return DEFAULT.get(kind, "") if kind in ("refusal", "drift", "reboot") or not found else found[0]

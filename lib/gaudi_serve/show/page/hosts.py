@@ -1,4 +1,4 @@
-"""The hosts of a page: their cards with who uses them, their models with memory, and what becomes of them."""
+"""The hosts of a page: their cards and users, their models with memory, and their pending changes."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 from ...core.table import model_cell
 
 Known = Mapping[str, Any]
-TONES = 8  # colours of models; those beyond begin again, and every card has its model's name too
+TONES = 8  # number of model colours; further models reuse them, and each card also shows the model's name
 MEMORY = {
     "weights_gib": "weights",
     "kv_cache_gib": "KV cache",
@@ -16,7 +16,7 @@ MEMORY = {
     "reserved_gib": "reserved",
     "left_gib": "free",
 }
-# The worst first.
+# The worst state first.
 STATES = {
     "refused": "refused",
     "unread": "not read",
@@ -28,7 +28,7 @@ STATES = {
 
 
 def host_rows(plan: Known, status: Known, rollout: Known) -> list[dict[str, Any]]:
-    """Return all hosts of a plan, a status or both, in their order."""
+    """Return a row for each host of the plan and the status, in their order."""
     planned, live = plan.get("hosts") or {}, status.get("hosts") or {}
     wrong: dict[str, list[Known]] = {}
     for error in plan.get("errors") or ():
@@ -44,7 +44,7 @@ def host_rows(plan: Known, status: Known, rollout: Known) -> list[dict[str, Any]
 
 
 def _tones(*fleets: Known) -> dict[str, int]:
-    """Return a colour's number for each model of a fleet."""
+    """Return the colour number of each model of the fleets."""
     models = [model["name"] for hosts in fleets for host in hosts.values() for model in host.get("models") or ()]
     return {name: number % TONES for number, name in enumerate(dict.fromkeys(models))}
 
@@ -73,7 +73,7 @@ def _host(name: str, plan: Known, live: Known, wrong: Sequence[Known], tones: Ma
 
 
 def changes(host: Known) -> list[str]:
-    """Return what a run would do on a host, as lines."""
+    """Return the changes that a run would make on a host, as lines."""
     due = [f"{stage}: {text}" for stage, texts in (host.get("due") or {}).items() for text in texts]
     return [*due, *map(str, host.get("changes") or ())]
 
@@ -91,12 +91,12 @@ def _state(plan: Known, live: Known, wrong: Sequence[Known]) -> str:
 
 
 def _cards(cards: Sequence[Known], models: Sequence[Known]) -> list[dict[str, Any]]:
-    """Return the cards by NUMA node: ``node`` (None: not known) and ``cards``, each with what it is used for."""
+    """Return the cards by NUMA node: ``node`` (None if unknown) and ``cards``, each with its use."""
     users = {number: model for model in models for number in model["module_ids"]}
     nodes: dict[Any, list[dict[str, Any]]] = {}
     for card in cards:
         nodes.setdefault(card["numa_node"], []).append(_card(card, users.get(card["card"])))
-    # Of a status that has no cards, those of its models.
+    # A status without cards still names the cards of its models.
     if not cards and users:
         nodes[None] = [_card({"card": number}, users[number]) for number in sorted(users)]
     return [{"node": node, "cards": found} for node, found in nodes.items()]
@@ -147,7 +147,7 @@ def _live(model: Known) -> dict[str, Any]:
 
 
 def _memory(memory: Known | None) -> dict[str, Any] | None:
-    """Return the parts of a card's memory, with their places on a bar of 100; None where it is not judged."""
+    """Return the parts of a card's memory with their positions on a bar of 100; None without a memory estimate."""
     if not memory:
         return None
     parts = list(_parts(memory))
@@ -164,7 +164,7 @@ def _memory(memory: Known | None) -> dict[str, Any] | None:
 
 def _parts(memory: Known) -> Iterator[dict[str, Any]]:
     sizes = {key: max(0.0, float(memory.get(key) or 0)) for key in MEMORY}
-    # What does not fit would leave the bar.
+    # If the parts exceed the card's memory, the bar shows their sum, so that all parts stay inside it.
     whole, start = max(float(memory["device_gib"]), sum(sizes.values())) or 1, 0.0
     for key, label in MEMORY.items():
         width = 100 * sizes[key] / whole

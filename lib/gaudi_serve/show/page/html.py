@@ -1,4 +1,4 @@
-"""The page of a fleet: one HTML file that asks for nothing, with its styles, its scripts and its data inside."""
+"""The page of a fleet: one self-contained HTML file with its styles, scripts and data."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ STYLES = (PLAYBOOKS / "files/uplot/uPlot.min.css", TEMPLATES / "page.css")
 
 
 def fleet_page_html(document: Mapping[str, Any]) -> str:
-    """Return the page of a document that fleet_page has made.
+    """Return the HTML page of a document of fleet_page.
 
-    Every value is escaped, and the page's policy allows its own scripts and styles alone, by their hashes.
+    Every value is escaped. The page's policy allows only its own scripts and styles, by their hashes.
 
     Raises:
-        InputError: where the template cannot be rendered.
+        InputError: if the template cannot be rendered.
     """
-    # Only the controller renders; modules that share the library have no jinja2.
+    # Only the controller renders; modules on hosts use this library without jinja2.
     import jinja2
 
     environment = jinja2.Environment(
@@ -60,18 +60,18 @@ def policy(scripts: list[str], styles: list[str]) -> str:
 
 
 def json_text(value: Any) -> str:
-    """Return JSON that may stand in a script element: nothing in it ends the element, or begins a comment."""
+    """Return JSON that is safe in a script element: it cannot end the element or begin a comment."""
     text = json.dumps(value, ensure_ascii=False, separators=(",", ":"))
     return text.replace("<", "\\u003c")
 
 
 def day(seconds: float | None) -> str:
-    """Return a time as a person reads it, in UTC."""
+    """Return a Unix time as readable text in UTC."""
     return datetime.fromtimestamp(seconds, timezone.utc).strftime("%Y-%m-%d %H:%M UTC") if seconds else "-"
 
 
 def duration(seconds: float | None) -> str:
-    """Return a time that something takes; a dash where it is not known."""
+    """Return a duration as readable text; a dash if it is unknown."""
     if seconds is None:
         return "-"
     return f"{seconds:.0f} s" if seconds < 120 else f"{seconds / 60:.0f} min"

@@ -1,4 +1,4 @@
-"""What plan and status keep of a machine for its picture: its cards, and the last measurement of their links."""
+"""The cards of a host and the last measurement of their links, for the page."""
 
 from __future__ import annotations
 
@@ -12,11 +12,10 @@ MIB = 1024
 
 
 def card_rows(facts: Known) -> list[dict[str, Any]]:
-    """Return the cards of a ``gaudi_host``, those that cannot be used included.
+    """Return the cards of a ``gaudi_host``, including unusable ones.
 
-    Each has ``card`` (its module_id; None where it is not known), ``name``, ``numa_node``, ``memory_gib``, ``model``
-    (of this toolkit, which holds it now), ``held_by`` (a program that is none of its models) and ``problem``; what is
-    not known is None.
+    Each card has ``card`` (its module_id), ``name``, ``numa_node``, ``memory_gib``, ``model`` (the model of this
+    toolkit that uses it now), ``held_by`` (a program other than these models) and ``problem``. Unknown values are None.
     """
     host = Host.of(facts)
     held = host.held
@@ -41,7 +40,7 @@ def _foreign(program: str | None, foreign: bool) -> str | None:
 
 
 def link_rows(state: Any) -> dict[str, Any] | None:
-    """Return the last measurement of a ``gaudi_hccl``: ``time``, ``passed``, ``runs``; None where there is none."""
+    """Return the last measurement of a ``gaudi_hccl``: ``time``, ``passed``, ``runs``; None without a measurement."""
     if not isinstance(state, Mapping) or not state.get("runs"):
         return None
     keys = ("name", "cards", "nw_gb_s", "threshold", "last_good", "passed", "problem")

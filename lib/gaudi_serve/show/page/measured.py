@@ -1,4 +1,4 @@
-"""What was measured: kept benchmarks over time and load, the links between cards, and a rollout's figures."""
+"""Measurements for the page: benchmarks over time and load, links between cards, and the speeds of a rollout."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from datetime import datetime
 from typing import Any
 
 Known = Mapping[str, Any]
-MOST_SERIES = 6  # lines of a chart that can be told apart
+MOST_SERIES = 6  # lines of a chart that a reader can distinguish
 MOST_POINTS = 2000
 FIGURES = (
     ("output_tokens_s", "", "Output", "tokens/s"),
@@ -17,17 +17,17 @@ FIGURES = (
 MORE = {"ttft_p99_ms": ("ttft_ms", "p99"), "tpot_ms": ("tpot_ms", "median")}
 VALUES = (*(name for name, *_ in FIGURES), *MORE)
 AXES = {"concurrency": "requests at once", "request_rate": "requests a second"}
-LEAST_LOADS = 3  # of one run, to draw it as a curve
+LEAST_LOADS = 3  # loads of one run that are needed for a curve
 
 
-# What all repetitions of one load of a run share.
+# The keys that all repetitions of one load of a run share.
 LOAD = ("run", "host", "model", "profile", "through", "concurrency", "request_rate")
 
 
 def runs(records: Iterable[Known]) -> list[dict[str, Any]]:
-    """Return kept benchmarks as the page has them, the oldest first: one for each load of a run.
+    """Return a row for each load of the saved benchmark runs, the oldest first.
 
-    Figures are the medians of its repetitions, without those that say nothing beside others (``not_comparable``).
+    Figures are medians of the repetitions. Repetitions that are ``not_comparable`` are left out.
     """
     rows = [_row(one) for one in records if not one.get("not_comparable")]
     groups = _grouped(rows, LOAD).values()
@@ -39,7 +39,7 @@ def _row(record: Known) -> dict[str, Any]:
     parts = {**{name: (name, part) for name, part, _, _ in FIGURES}, **MORE}
     return {
         **{key: record.get(key) for key in (*LOAD, "date", "image", "failed", "launch")},
-        # Models that share a server have a name each.
+        # Models that share a server differ by their served name.
         "model": record.get("served") or record["model"],
         "run": record.get("run") or record["date"],
         "time": datetime.fromisoformat(record["date"]).timestamp(),
@@ -59,10 +59,10 @@ def _figure(figures: Known, name: str, part: str) -> float | None:
 
 
 def charts(rows: Sequence[Known]) -> list[dict[str, Any]]:
-    """Return what is drawn: a chart over time for each model, profile and figure, and one over the load of a sweep.
+    """Return the charts: one over time for each model, profile and figure, and one over the load for each sweep.
 
-    Each has ``title``, ``caption``, ``unit``, ``time`` (whether ``x`` are seconds since 1970), ``axis`` (what ``x`` is
-    else), ``x``, and ``series``: ``{label, values}``, None where a series has no value at that place.
+    Each has ``title``, ``caption``, ``unit``, ``time`` (whether ``x`` is in seconds since 1970), ``axis`` (the meaning
+    of ``x`` otherwise), ``x``, and ``series``: ``{label, values}``, with None if a series has no value at an ``x``.
     """
     found: list[dict[str, Any]] = []
     for (model, profile, through), group in _grouped(rows, ("model", "profile", "through")).items():
@@ -100,12 +100,12 @@ def _grouped(records: Iterable[Known], keys: Sequence[str]) -> dict[tuple[Any, .
 
 
 def _chart(what: Known, note: str, groups: Mapping[Any, Sequence[Known]], x: str, y: str) -> Iterator[dict[str, Any]]:
-    """Return the chart of some series, those of most points first; none where nothing has two places."""
+    """Return the chart of the series, those with most points first; no chart if it would have fewer than two points."""
     lines = {
         key: {one[x]: one[y] for one in group if one[x] is not None and one[y] is not None}
         for key, group in sorted(groups.items(), key=lambda item: -len(item[1]))
     }
-    # A single point is not a line; the table has it.
+    # A single point is not a line; the table shows it.
     lines = {key: points for key, points in lines.items() if len(points) > 1}
     shown = dict(list(lines.items())[:MOST_SERIES])
     places = sorted({place for points in shown.values() for place in points})[-MOST_POINTS:]
@@ -117,7 +117,7 @@ def _chart(what: Known, note: str, groups: Mapping[Any, Sequence[Known]], x: str
 
 
 def newest(rows: Sequence[Known]) -> list[dict[str, Any]]:
-    """Return the newest run of each host, model, profile and load, with its change since the run before it."""
+    """Return the newest run of each host, model, profile and load, with the change since the previous run."""
     found = []
     for group in _grouped(rows, LOAD[1:]).values():
         last, before = group[-1], group[-2] if len(group) > 1 else {}
@@ -128,11 +128,11 @@ def newest(rows: Sequence[Known]) -> list[dict[str, Any]]:
 
 
 def measured(benchmark: Known) -> list[dict[str, Any]]:
-    """Return what a run has measured, a row for each model: ``first_token_s``, ``tokens_s``, ``verdict``, ``answer``.
+    """Return the measurements of a run, a row for each model: ``first_token_s``, ``tokens_s``, ``verdict``, ``answer``.
 
     Args:
-        benchmark: by host and model ``first_token_s`` and ``tokens_s`` of a short measurement, or what benchmark_report
-            has as data.
+        benchmark: by host and model: ``first_token_s`` and ``tokens_s`` of a short measurement, or the data of
+            benchmark_report.
     """
     rows = ((host, model, one) for host, models in benchmark.items() for model, one in sorted(models.items()))
     return [{"host": host, "model": model, **_measured(one)} for host, model, one in rows]
@@ -152,7 +152,7 @@ def _measured(one: Known) -> dict[str, Any]:
 
 
 def links(hosts: Iterable[Known]) -> list[dict[str, Any]]:
-    """Return the last measurement of the links of every host: a row for each of its runs."""
+    """Return the last measurement of the links of every host: a row for each run."""
     return [
         {
             "host": host["name"],
@@ -167,7 +167,7 @@ def links(hosts: Iterable[Known]) -> list[dict[str, Any]]:
 
 
 def compared(rollout: Known) -> list[dict[str, Any]]:
-    """Return how fast the models of a rollout's hosts are before and after their change."""
+    """Return the speed of the models of a rollout's hosts before and after the change."""
     return [
         {"host": name, "model": model, "before": (host.get("before") or {}).get(model) or {}, "after": after}
         for name, host in (rollout.get("hosts") or {}).items()

@@ -1,4 +1,4 @@
-"""Which models are down when, as bars on an axis of minutes; in a rollout one wave after the other."""
+"""The downtimes of models as bars on an axis of minutes; the waves of a rollout follow one another."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 Known = Mapping[str, Any]
-MOST_ROWS = 40  # of the picture; the table has all
+MOST_ROWS = 40  # rows of the picture; the table has all rows
 STEPS = (1, 2, 5, 10, 15, 30, 60, 120, 240, 480, 1440)
 MOST_TICKS = 8
 
@@ -15,9 +15,9 @@ def timeline(plan: Known, rollout: Known) -> dict[str, Any]:
     """Return the downtimes of a plan.
 
     Returns:
-        ``rows``: by host and model ``start`` and ``minutes`` (None: for good), ``stage``, ``reason``, ``wave`` (0
-        without a rollout); ``drawn``: how many of them the picture has; ``minutes``: to the end of the last one;
-        ``ticks``; ``longest``: of one model; ``total``; ``waves``: ``{number, start, minutes, hosts}``.
+        ``rows``: for each host and model ``start`` and ``minutes`` (None: permanent), ``stage``, ``reason``, ``wave``
+        (0 without a rollout); ``drawn``: number of rows in the picture; ``minutes``: end of the last row; ``ticks``;
+        ``longest``: downtime of one model; ``total``; ``waves``: ``{number, start, minutes, hosts}``.
     """
     hosts = plan.get("hosts") or {}
     waves = list(_waves(rollout.get("waves") or [], hosts))
@@ -57,6 +57,6 @@ def _waves(waves: Sequence[Sequence[str]], hosts: Known) -> Iterator[dict[str, A
 
 
 def ticks(end: int) -> list[int]:
-    """Return the minutes that an axis names, from 0 to its end or near it."""
+    """Return the labelled minutes of an axis, from 0 up to at most its end."""
     step = next((step for step in STEPS if end / step <= MOST_TICKS), STEPS[-1])
     return list(range(0, end + 1, step))

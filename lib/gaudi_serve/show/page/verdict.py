@@ -1,4 +1,4 @@
-"""What a page says first: one sentence, and the figures that stand for the rest."""
+"""The summary at the top of a page: one sentence and the key figures."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ def verdict(
     """Return ``kind`` (refused, attention, changes or good), ``sentence`` and ``figures``.
 
     Args:
-        parts: of the page: ``plan``, ``status``, ``rollout``, ``tune``, ``benchmark``, empty where it has none.
-        hosts: as host_rows returns them.
-        times: as timeline returns them.
-        measured: what the run itself has measured.
+        parts: the parts of the page: ``plan``, ``status``, ``rollout``, ``tune``, ``benchmark``; each may be empty.
+        hosts: the result of host_rows.
+        times: the result of timeline.
+        measured: the measurements of this run.
     """
     plan, status, rollout = parts["plan"], parts["status"], parts["rollout"]
     refusals = [error for error in plan.get("errors") or () if error["key"] != "facts"]
@@ -73,7 +73,7 @@ def _sentence(parts: Mapping[str, Known], hosts: Sequence[Known], times: Known, 
 
 
 def _calm(parts: Mapping[str, Known], hosts: Sequence[Known], times: Known) -> tuple[str, str]:
-    """Return the verdict where nothing is wrong."""
+    """Return the verdict when nothing is wrong."""
     if parts["tune"]:
         plan = parts["tune"]["plan"]
         return "good", f"{plan['model']}: {counted(int(plan['graphs']), 'graph')} cover its traffic."

@@ -1,4 +1,4 @@
-"""A fleet as one document: what the page shows, and the JSON beside it."""
+"""A fleet as one document: the content of the page and of its JSON file."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from .timeline import timeline
 from .verdict import verdict
 
 Known = Mapping[str, Any]
-FORMAT = 1  # of the document; a reader may refuse another one
+FORMAT = 1  # version of the document's format; readers may refuse others
 PARTS = ("plan", "status", "rollout", "tune", "benchmark")
 MODEL = ("name", "dtype", "context", "sequences", "graphs_text", "warmup_s", "warmup_cached_s", "image", "memory")
 
@@ -24,13 +24,13 @@ MODEL = ("name", "dtype", "context", "sequences", "graphs_text", "warmup_s", "wa
 def fleet_page(
     parts: Mapping[str, Any], playbook: str, date: str, inventory: Any, kept: Known | None = None
 ) -> dict[str, Any]:
-    """Return the document of a page. What is secret is not in it: it takes known keys alone, and hides logins.
+    """Return the document of a page. It copies only known keys and hides credentials.
 
     Args:
-        parts: what the playbooks leave: ``plan`` (vllm_fleet_plan), ``status`` (fleet_status), ``rollout`` (artifact
-            gaudi_rollout), ``tune`` (tune_report), ``benchmark`` (figures by host and model). Any may be missing.
-        playbook, date, inventory: what has made it, when, and of which inventory (a path, or several).
-        kept: benchmarks as filter benchmark_kept returns them; None where nobody has looked.
+        parts: results of the playbooks: ``plan`` (vllm_fleet_plan), ``status`` (fleet_status), ``rollout`` (artifact
+            gaudi_rollout), ``tune`` (tune_report), ``benchmark`` (figures by host and model). Each is optional.
+        playbook, date, inventory: the source of the page; ``inventory`` is a path or a list of paths.
+        kept: the result of the filter benchmark_kept; None if benchmarks were not read.
     """
     given: dict[str, Known] = {name: parts.get(name) or {} for name in PARTS}
     plan, status, rollout = carried_out(given["plan"], given["rollout"]), given["status"], given["rollout"]
@@ -57,11 +57,11 @@ def fleet_page(
         "tune": _tune(given["tune"]),
         "missing": [*_missing(plan, hosts), *(_notes(kept) if kept is not None else ())],
     }
-    return without_credentials(document)  # type: ignore[no-any-return]  # a mapping stays one
+    return without_credentials(document)  # type: ignore[no-any-return]  # a mapping stays a mapping
 
 
 def carried_out(plan: Known, rollout: Known) -> Known:
-    """Return what is left of a plan in a rollout: nothing of hosts that serve with the change; at its end, of none."""
+    """Return a plan without the changes of hosts that a rollout has finished; after its last wave, without any."""
     found: Known = rollout.get("hosts") or {}
     done = {name for name, host in found.items() if host["outcome"] == "verified"}
     if not done:
@@ -76,7 +76,7 @@ def carried_out(plan: Known, rollout: Known) -> Known:
 
 
 def _notes(kept: Known) -> list[str]:
-    """Return what of the kept benchmarks is not on the page."""
+    """Return notes on saved benchmarks that the page does not show."""
     notes = list(kept["problems"])
     if left := sum(bool(one.get("not_comparable")) for one in kept["records"]):
         notes.append(f"{counted(left, 'kept repetition')} cannot be compared with others, and benchmark.yml shows why.")
@@ -84,12 +84,12 @@ def _notes(kept: Known) -> list[str]:
 
 
 def _short(inventory: Any) -> str:
-    """Return the last two parts of a path, which do not say where people keep their files."""
+    """Return the last two parts of a path, to hide where users store their files."""
     return "/".join(str(inventory).rstrip("/").split("/")[-2:])
 
 
 def _changes(plan: Known) -> list[dict[str, Any]]:
-    """Return what a run would do, by hosts that have the same lines."""
+    """Return the changes that a run would make; hosts with the same lines share an entry."""
     groups: dict[tuple[str, ...], list[str]] = {}
     for name, host in (plan.get("hosts") or {}).items():
         if lines := changes(host):
@@ -98,7 +98,7 @@ def _changes(plan: Known) -> list[dict[str, Any]]:
 
 
 def _models(hosts: Sequence[Known]) -> list[dict[str, Any]]:
-    """Return the models of a fleet, those that are planned alike on several hosts once."""
+    """Return the models of a fleet; models with the same plan on several hosts share an entry."""
     groups: dict[tuple[Any, ...], dict[str, Any]] = {}
     for host in hosts:
         for model in host["models"]:
@@ -110,7 +110,7 @@ def _models(hosts: Sequence[Known]) -> list[dict[str, Any]]:
 
 
 def _tune(tune: Known) -> dict[str, Any] | None:
-    """Return what tune.yml has planned, with its picture as an address of its data."""
+    """Return the plan of tune.yml, with its picture as a data URL."""
     if not tune.get("plan"):
         return None
     plan = tune["plan"]
