@@ -225,9 +225,9 @@ def test_a_copy_that_somebody_made_stays_and_is_named(site: Site) -> None:
     copied("job_templates", "p plan", "night plan of anna")
     inventory = copied("inventories", "p inventory", "p inventory of anna")
     copied("hosts", "h1", "h1", inventory=inventory["id"])
-    text = "has the mark of awx.yml for another name, as a copy has, or what somebody has renamed; remove it where"
+    text = "has the mark of awx.yml for another name, as a copy has, or a renamed object; remove it if it"
     names = ["inventory p inventory of anna", "template night plan of anna"]
-    expected = [f"{name} {text} nobody needs it" for name in names]
+    expected = [f"{name} {text} is not needed" for name in names]
     assert site.apply() == Result([], expected, [])
     found = site.apply(absent=True)
     assert found.notices == [*expected, "organization o also has " + ", ".join(names)]

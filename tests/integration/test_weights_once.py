@@ -106,7 +106,7 @@ def test_host_outside_the_run_gives_what_it_has(fleet: Fleet) -> None:
     planned = fleet.hosts["b"]["model_weights_models"][0]
     status, said = fleet.check("--limit", "b")
     assert status != 0
-    assert f"and has no whole folder {planned['weights']}, or cannot be reached; include it" in said
+    assert f"and has no complete folder {planned['weights']}, or cannot be reached; include it" in said
     folder = model(Path(planned["weights"]))
     files = {
         path.relative_to(folder).as_posix(): {"size": path.stat().st_size, "mtime_ns": path.stat().st_mtime_ns}
