@@ -175,7 +175,7 @@ def test_two_hosts_together_and_a_latency(host: Any, playbook: Any) -> None:
     # Each host measures in a fork of its own: with one, they would wait for each other with their models stopped.
     alone_each = playbook("playbooks/validate.yml", "--forks", "1", link_validation_nodes=nodes)
     assert alone_each.status == 3
-    assert "which takes as many forks; this run has 1. Run it with --forks 2" in alone_each.flat
+    assert "which needs as many forks; this run has 1. Run it with --forks 2" in alone_each.flat
     run = playbook("playbooks/validate.yml", link_validation_nodes=nodes, link_validation_thresholds={"all-2-hosts": 1})
     assert run.status == 0, run.text
     assert result(host)["aside"]["all-2-hosts"]["runs"][0]["nw_gb_s"] == 258.259144
