@@ -185,7 +185,7 @@ def test_a_stage_alone_stops_on_another_hosts_mistake_and_tells_a_refusal_by_its
     status, text = refused(tmp_path)
     assert "a: accelerator_cards 'many': must be" in text
     assert "Nothing has been changed on any host, because the plan of a has errors" in text
-    assert "arg spec 'main' - Brings the serving images" not in text
+    assert "arg spec 'main' - Provides the serving images" not in text
     assert status == 3
 
 

@@ -284,8 +284,8 @@ def test_what_is_no_model_and_no_number_is_refused(
 # What is wrong with one more model, and the sentence that says so; tests/unit/test_plan.py has every sentence.
 WRONG = [
     ({"max_num_seq": 8}, "max_num_seq 8: is neither a key of this toolkit nor an option of vLLM"),
-    ({"name": "qwq-32b"}, "name 'qwq-32b': belongs to model qwq-32b already"),
-    ({"port": 30002}, "port 30002: belongs to model qwen2.5-7b already"),
+    ({"name": "qwq-32b"}, "name 'qwq-32b': already belongs to model qwq-32b"),
+    ({"port": 30002}, "port 30002: already belongs to model qwen2.5-7b"),
     ({"module_ids": [0, 9]}, "module_ids [9]: not on this host, which has [0, 1, 2, 3, 4, 5, 6, 7]"),
     ({"tensor_parallel_size": 8}, "tensor_parallel_size 8: this host has 8 cards, 1 of them free (held: 0: qwq-32b"),
     ({"weights": "/data/nowhere"}, "weights '/data/nowhere': has no readable config.json on this host"),
@@ -316,7 +316,7 @@ def test_card_in_two_models_is_refused(playbook: Any) -> None:
     both[1]["module_ids"] = [5]
     run = playbook("playbooks/preflight.yml", vllm_models=both)
     assert run.status != 0
-    assert "model qwen2.5-7b: module_ids [5]: card 5 belongs to model qwq-32b already" in run.flat
+    assert "model qwen2.5-7b: module_ids [5]: card 5 already belongs to model qwq-32b" in run.flat
 
 
 def test_missing_card_wrong_driver_unsupported_kind_are_refused(playbook: Any) -> None:

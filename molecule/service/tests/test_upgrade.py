@@ -17,7 +17,7 @@ import json, os, sys, urllib.request
 answered, failed = 0, []
 print("begun", flush=True)
 while not os.path.exists("/run/upgrade-done"):
-    for port, model, key in ((30001, "Qwen/QwQ-32B", ""), (30002, "qwen2.5-7b", sys.argv[1])):
+    for port, model, key in ((30001, "qwq-32b", ""), (30002, "qwen2.5-7b", sys.argv[1])):
         body = {"model": model, "prompt": "The capital of France is", "max_tokens": 8}
         headers = {"Content-Type": "application/json", "Authorization": "Bearer " + key}
         request = urllib.request.Request(f"http://127.0.0.1:{port}/v1/completions", json.dumps(body).encode(), headers)
