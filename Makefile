@@ -24,7 +24,7 @@ deps: ## Install what the machine lacks (Debian and Ubuntu, as root or with sudo
 demo-deps:
 	@scripts/deps demo
 
-demo: demo-deps ## Make two hosts, bring models up on them, ask one a question
+demo: demo-deps ## Make two hosts, serve models on them, ask one a question
 	@$(RUN) scripts/demo
 
 demo-stop: ## Stop and remove the demo's hosts

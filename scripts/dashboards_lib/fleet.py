@@ -15,13 +15,13 @@ ALERTS = Panel(
     ),
     kind="table",
     width=24,
-    text="docs/reference/alerts.md says what each means and what to do.",
+    text="docs/reference/alerts.md explains each alert and what to do.",
 )
 LINKS = ((age("host_validation", HOST, "host"), "age of the measurement"),)
 FLEET = Board(
     "gaudi-serve-fleet",
     "gaudi-serve: fleet",
-    "All hosts and models: what serves, what fires, what waits for somebody.",
+    "All hosts and models: what serves, what fires, what needs attention.",
     (HOSTS, MODELS),
     (
         Row(
@@ -121,7 +121,7 @@ FLEET = Board(
             ),
         ),
         Row(
-            "What waits for somebody",
+            "What needs attention",
             (
                 Panel(
                     "Models with an old launch", ((own("model_launch_differs") + " == 1", "differs"),), "none", "table"

@@ -45,7 +45,7 @@ def of(entry: Entry) -> dict[str, Any]:
     """Return the schema of a variable or key: its type, or a template."""
     kind = of_kind(entry.kind, entry.choices)
     if kind == {"type": "string"}:
-        kind = {"type": ["string", "number"]}  # YAML reads some texts as numbers; a run tells where quotes are needed
+        kind = {"type": ["string", "number"]}  # YAML reads some texts as numbers; a run reports where quotes are needed
     # Null takes a default away.
     return {"description": entry.help, "anyOf": [kind, TEMPLATE, {"type": "null"}]}
 

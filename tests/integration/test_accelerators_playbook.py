@@ -62,7 +62,7 @@ def test_one_model_on_hosts_of_three_vendors(tmp_path: Path) -> None:
     plan = play(tmp_path, environment, "playbooks/plan.yml")
     assert "2 cards NVIDIA H100 80GB HBM3 on 2 NUMA nodes" in plan and "2 cards AMD Instinct MI300X" in plan, plan
     assert "3 hosts, 3 models, 3 hosts would change, 0 errors" in plan
-    assert f"bring {OFFICIAL}" in plan, plan
+    assert f"provide {OFFICIAL}" in plan, plan
     play(tmp_path, environment, "site.yml")
     launches = {
         name: json.loads(state_of(tmp_path, name)["files"]["/etc/gaudi-serve/m.json"]) for name in ("h02", "h03")

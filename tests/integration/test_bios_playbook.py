@@ -182,7 +182,7 @@ def test_what_earlier_runs_have_sent_is_kept_until_the_next_boot(start: Any) -> 
     # Nobody desires anything any more, and it is said what waits.
     status, text = hosts.run(BIOS)
     assert status == 0, text
-    assert f"the next reboot brings what an earlier run has sent: {C6} = Disable" in text
+    assert f"the next reboot applies what an earlier run sent: {C6} = Disable" in text
     run(more, "-e", ALLOWED)
     assert [(one.resets, len(one.sent)) for one in boxes] == [(1, 1), (1, 2)]
     assert more["h02"].items() <= boxes[1].current.items() and boxes[0].current[C6] == "Disable"

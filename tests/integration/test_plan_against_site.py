@@ -149,7 +149,7 @@ def test_a_stopped_engine_is_no_missing_image_and_takes_nothing_down(tmp_path: P
         assert status == 0, text
         assert "runtime: the engine does not answer: Cannot connect to the Docker daemon" in text
         assert "images: not known, the Docker engine does not answer" in text
-        assert "bring vllm" not in text
+        assert "provide vllm" not in text
         assert "is down from stage" not in text
     # Nor is an image that only the engine has refused as missing.
     inventory(tmp_path, h01={"vllm_images": []})

@@ -223,7 +223,7 @@ def test_a_host_that_another_run_holds_stops_a_rollout_before_the_first_change(l
     status, text = hosts.roll()
     assert status == 2, text
     assert f"h04: {HELD}" in text
-    assert "failed its checks" not in text and "goes back" not in text
+    assert "failed its checks" not in text and "rolled back" not in text
     # What it took itself is free for the next one.
     assert (hosts.changed, hosts.kept, hosts.locks) == ([], [], {})
 

@@ -56,7 +56,7 @@ def fleet(tmp_path: Path) -> Fleet:
 def test_check_says_who_brings_and_who_takes(fleet: Fleet) -> None:
     status, said = fleet.check()
     assert status == 0, said
-    assert f"a: model qwq: bring Qwen/QwQ-32B (hub) as {fleet.folder}/a/QwQ-32B: it is not there" in said
+    assert f"a: model qwq: fetch Qwen/QwQ-32B (hub) as {fleet.folder}/a/QwQ-32B: it is not there" in said
     assert f"b: model qwq: take {fleet.folder}/a/QwQ-32B from a as {fleet.folder}/b/QwQ-32B: it is not there" in said
 
 
@@ -64,14 +64,14 @@ def test_model_that_the_host_does_not_have_comes_from_its_source(fleet: Fleet) -
     fleet.hosts["b"]["model_weights_models"][0]["source"]["revision"] = "v2"
     status, said = fleet.check()
     assert status == 0, said
-    assert "b: model qwq: bring Qwen/QwQ-32B at v2 (hub)" in said
+    assert "b: model qwq: fetch Qwen/QwQ-32B at v2 (hub)" in said
 
 
 def test_host_without_a_model_with_a_source_has_nothing_to_give(fleet: Fleet) -> None:
     fleet.hosts["a"]["model_weights_models"] = []
     status, said = fleet.check()
     assert status == 0, said
-    assert "b: model qwq: bring Qwen/QwQ-32B (hub)" in said
+    assert "b: model qwq: fetch Qwen/QwQ-32B (hub)" in said
 
 
 def test_gits_token_is_not_sent_over_an_open_line(fleet: Fleet) -> None:

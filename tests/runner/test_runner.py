@@ -261,7 +261,7 @@ def test_the_definition_takes_what_requirements_say(tmp_path: Path) -> None:
     execution_image.recipe(tmp_path / "context")
     definition = yaml.safe_load((ROOT / "execution-environment.yml").read_text(encoding="utf-8"))
     assert definition["dependencies"]["python"] == "requirements.txt"
-    assert "galaxy" not in definition["dependencies"], "the package `ansible` brings the collections"
+    assert "galaxy" not in definition["dependencies"], "the package `ansible` has the collections"
     copied = (tmp_path / "context/_build/requirements.txt").read_text(encoding="utf-8").split("\n")
     pins = [line for line in (ROOT / "requirements.txt").read_text(encoding="utf-8").split("\n") if "==" in line]
     assert [line for line in copied if "==" in line] == pins

@@ -613,7 +613,7 @@ def test_what_a_bmc_has_not_accepted_is_sent_again(bmcs: Bmcs) -> None:
     again = asked(place, **{**given, **facts})
     assert (again.changes["patch"], again.facts["reboot_required"]) == ({C6: "Disable"}, True)
     assert again.drift == [f"{C6}: Auto -> Disable"]
-    assert asked(place, **facts).notes[0].startswith("BIOS: the next reboot may bring what")  # type: ignore[index]
+    assert asked(place, **facts).notes[0].startswith("BIOS: the next reboot may apply what")  # type: ignore[index]
 
 
 def test_a_job_of_others_is_not_taken_for_that_of_a_run_that_was_cut_off(bmcs: Bmcs) -> None:
@@ -639,7 +639,7 @@ def test_what_is_pending_on_dell_without_a_job_is_sent_since_no_reset_takes_it_o
 def test_what_was_sent_and_is_no_longer_wanted_is_said(bmcs: Bmcs) -> None:
     place = bmcs.serve(SUPERMICRO)
     first = asked(place, bios_settings={C6: "Disable"}, gaudi_boot_id="b1")
-    note = f"BIOS: the next reboot brings what an earlier run has sent: {C6} = Disable"
+    note = f"BIOS: the next reboot applies what an earlier run sent: {C6} = Disable"
     assert asked(place, **kept(first)).notes[0].startswith(note)  # type: ignore[index]
     assert asked(place, **{**kept(first), "gaudi_boot_id": "b2"}).notes is None
 

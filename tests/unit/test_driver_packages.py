@@ -115,7 +115,7 @@ def test_a_driver_that_no_package_brought_is_left_alone() -> None:
     found = changes(names={})
     assert found.foreign and not found.due
     assert changes("590", names={}).foreign and not changes("590", names={}).due
-    # What the kernel itself has of AMD is not a stranger's.
+    # What the kernel itself has of AMD is not unmanaged.
     kernel = {"names": {}, "loaded": "", "modules": ["amdgpu"], "services": {}}
     assert changes(driver=rocm.DRIVER, **kernel) == Changes()
 

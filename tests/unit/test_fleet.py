@@ -175,7 +175,7 @@ def test_devices_that_are_not_known_are_refused_in_one_sentence_or_get_a_family(
     }
     fleet = vllm_fleet_plan(hosts, list(hosts), [])
     assert [error["message"] for error in fleet["errors"]] == [
-        f"a: device HL-999X is not known; gaudi_device_family must say as what it is served: {served}",
+        f"a: device HL-999X is not known; set gaudi_device_family to its family: {served}",
         f"b: HL-205 is a Gaudi1 card, which is not served here; served are {served}",
         f"c: HL-205 is a Gaudi1 card, which is not served here; served are {served}",
         f"d: gaudi_device_family 'HL-32': must be one of {served}, for a device that is not known",

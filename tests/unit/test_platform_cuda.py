@@ -129,8 +129,8 @@ def test_a_lost_card_is_named_by_its_place_and_the_others_are_served(machine: An
 @pytest.mark.parametrize(
     ("odd", "problem"),
     [
-        ({"memory.used": "[Unknown Error]"}, "nvidia-smi says [Unknown Error] of it"),
-        ({"memory.total": "[GPU is lost]"}, "nvidia-smi says [GPU is lost] of it"),
+        ({"memory.used": "[Unknown Error]"}, "nvidia-smi shows [Unknown Error] for it"),
+        ({"memory.total": "[GPU is lost]"}, "nvidia-smi shows [GPU is lost] for it"),
         ({"uuid": "[N/A]"}, "nvidia-smi cannot read its UUID"),
         ({"memory.used": "[N/A]"}, None),
         ({"mig.mode.current": "[Not Supported]"}, None),

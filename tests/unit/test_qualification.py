@@ -46,7 +46,7 @@ def report(verdict: str, *cards: str, header: str = "=== gaudi2 hl qual report =
         (
             1,
             report("FAILED", "PASSED", "FAILED").replace("0000:1a", "card 1a"),
-            Report(FAILED, "1 of 2 cards failed, and its report does not say which"),
+            Report(FAILED, "1 of 2 cards failed, and its report does not name them"),
         ),
         (1, report("FAILED"), Report(FAILED, "its report shows FAILED")),
         (3, report("PASSED", "PASSED", "PASSED"), "its report shows PASSED, and its exit status is 3"),
@@ -84,7 +84,7 @@ def diag(*results: dict[str, Any], name: str = "memory") -> str:
             Report(FAILED, "memory: page fault", (1,)),
         ),
         (0, diag({"gpu_ids": "0", "status": "PASS"}), Report(NO_RESULT, "its report does not name cards [1]")),
-        (0, diag({"gpu_ids": "0,1", "status": "WARN"}), Report(NO_RESULT, "memory says warn; exit status 0")),
+        (0, diag({"gpu_ids": "0,1", "status": "WARN"}), Report(NO_RESULT, "memory shows warn; exit status 0")),
         (0, diag({"gpu_ids": "0,1", "status": "Skip"}), Report(NO_RESULT, "nothing was tested")),
         (
             255,

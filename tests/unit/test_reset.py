@@ -467,7 +467,7 @@ def test_why_a_task_failed() -> None:
     # A module that fails by itself has a traceback.
     assert reset.reset_failure({**broken, "module_stderr": "Traceback (most recent call last): x"}) != broke
     assert reset.reset_failure({"msg": ["In the way:", "a: x", "a: y"]}) == "In the way: a: x; a: y"
-    assert reset.reset_failure({}) == "it says nothing"
+    assert reset.reset_failure({}) == "it has no message"
 
 
 def test_an_engine_with_containers_of_the_owners_stays() -> None:

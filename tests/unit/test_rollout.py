@@ -364,11 +364,11 @@ def test_what_no_line_shows_is_compared_too() -> None:
         plan = {"models": [model], "errors": []}
         return {"preflight_plan": plan, "gaudi_host": {"services": {}}, "vllm_service_due": ["start m"], **more}
 
-    image = {"vllm_image_due": ["bring vllm:1"], "vllm_images": [{"name": "vllm:1", "archive": "/a"}]}
+    image = {"vllm_image_due": ["provide vllm:1"], "vllm_images": [{"name": "vllm:1", "archive": "/a"}]}
     gateway = {"gateway_due": ["write haproxy.cfg"], "fleet_gateway": {"port": 80}}
     approved = rollout_due({"h1": host(**image, **gateway)}, ["h1"])
     assert approved["h1"][:3] == [
-        *("images: bring vllm:1", "gateway: write haproxy.cfg", "+ m: start on cards 0, port 8000"),
+        *("images: provide vllm:1", "gateway: write haproxy.cfg", "+ m: start on cards 0, port 8000"),
     ]
     variables = {"rollout_as_approved": True, "gaudi_rollout": {"due": approved}}
 

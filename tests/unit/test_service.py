@@ -416,7 +416,7 @@ def test_a_serving_model_is_known_by_its_container_whatever_file_is_lost(lost: t
     services, again = planned_beside(found)
     state = services["qwq"]
     assert (state["port"], state["module_ids"], state["digest"]) == (30001, [0, 1], plan["digest"])
-    # Neither its port nor its cards are a stranger's.
+    # Neither its port nor its cards are in conflict.
     assert (again["errors"], again["models"][0]["module_ids"]) == ([], [0, 1])
     shown = vllm_plan_changes(again["models"], services, (), digest(SUPERVISOR))
     assert shown == [f"~ qwq: write its {words} again (its server keeps running)"]

@@ -69,7 +69,7 @@ def test_models_without_text_are_asked_for_what_they_do(start: Any, task: str, k
         ("empty_answer", "any", "the chat completion returned no text"),
         ("empty_answer", "audio", "the question about a sound returned no text"),
         ("garbled_answer", "text", "the answer names no country with its capital: 'the the of of"),
-        ("garbled_answer", "image", "asked for the colour of a red picture, it said 'the the of"),
+        ("garbled_answer", "image", "asked for the colour of a red picture, it answered 'the the of"),
     ],
 )
 def test_bad_answers_are_told(start: Any, fault: str, kind: str, message: str) -> None:

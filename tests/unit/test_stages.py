@@ -40,12 +40,12 @@ RUNTIME = [
     "runtime: daemon.json: live-restore is not set",
 ]
 DUE: dict[str, list[str]] = {
-    "demo-cpu": [*HOST, *RUNTIME, "images: bring vllm-cpu:0.32.0", "+ tiny: start on the CPU, port 8000"],
+    "demo-cpu": [*HOST, *RUNTIME, "images: provide vllm-cpu:0.32.0", "+ tiny: start on the CPU, port 8000"],
     "demo-gaudi": [
         *HOST,
         "host: the running kernel lacks iommu=pt",
         *RUNTIME,
-        *("images: bring vllm-standin:1.21.3", "validate: measure all"),
+        *("images: provide vllm-standin:1.21.3", "validate: measure all"),
         *("+ qwq-32b: start on cards 0,1, port 30001", "    as planned", "+ qwen: start on cards 2, port 30002"),
         "! qwq-32b is down from stage models on for about 14 min: it restarts",
     ],

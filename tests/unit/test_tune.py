@@ -384,7 +384,7 @@ def test_a_number_that_is_none_counts_for_nothing() -> None:
 def test_what_is_no_vllm_or_does_not_answer_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     for text, status, sentence in (
         ("nothing here", 404, "answered status 404: 'nothing here'"),
-        ("hello", 200, "does not say since when it counts"),
+        ("hello", 200, "does not show since when it counts"),
         (
             "process_start_time_seconds 1\n",
             200,

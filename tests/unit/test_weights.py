@@ -160,7 +160,7 @@ def test_measurement_files_and_calibration() -> None:
     models = sources(measurement={"repo": "Yi30/x", "folder": "/data/x"}, calibrate=True)
     assert steps(models, {"/data/M": record()}) == [("measure", "/data/x"), ("calibrate", "/data/M-calibration")]
     lines = weights_lines(weights_changes(models, {"folders": {}}), "h1")
-    assert lines[0] == "h1: model m: bring Qwen/QwQ-32B (hub) as /data/M: it is not there"
+    assert lines[0] == "h1: model m: fetch Qwen/QwQ-32B (hub) as /data/M: it is not there"
     assert lines[2] == "h1: model m: calibrate /data/M (calibrate) as /data/M-calibration: it is not there"
 
 
@@ -501,7 +501,7 @@ def test_a_plan_does_not_ask_the_source_host_and_the_role_does() -> None:
     models = sources()
     asked = {**NOBODY, "runs": True, "given": models, "live": THERE}
     plan, role = pending(models, **FROM_A), pending(models, asked, **FROM_A)
-    assert plan.due == ["h1: model m: bring Qwen/QwQ-32B (hub) as /data/M: it is not there"]
+    assert plan.due == ["h1: model m: fetch Qwen/QwQ-32B (hub) as /data/M: it is not there"]
     assert role.due == ["h1: model m: take /data/M from a as /data/M: it is not there"]
     assert (plan.facts, role.facts) == ({"together": True}, {"together": True})
     taken = role.changes

@@ -123,7 +123,7 @@ TYPES: dict[str, dict[str, Any]] = {
     # The field keeps its old name, because AWX refuses changes to the fields of a type that is in use.
     "fleet_gateway_secret": {
         **_of_one("gaudi_gateway_secret", "secret of the gateways", ""),
-        "description": "fleet_gateway_secret: what the keys are made of that gateways bring to servers.",
+        "description": "fleet_gateway_secret: the keys between gateways and servers are computed from it.",
         "injectors": {"extra_vars": {"fleet_gateway_secret": "{{ gaudi_gateway_secret }}"}},
     },
 }

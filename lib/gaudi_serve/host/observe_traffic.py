@@ -60,7 +60,7 @@ def observe(name: str, host: str, port: int, timeout: float = 10.0, journal_time
     # With several processes behind one port, only the histogram has the start time.
     started = started or [value for _, value in found.get("vllm:request_prompt_tokens_created", [])]
     if not started:
-        raise Unread("/metrics does not say since when it counts (process_start_time_seconds)")
+        raise Unread("/metrics does not show since when it counts (process_start_time_seconds)")
     compiled, problem = journal_count(name, min(started), journal_timeout)
     return {
         **of_clients(found),

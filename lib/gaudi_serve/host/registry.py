@@ -266,7 +266,7 @@ def wait_until_ready(unit: str, registry: str, folder: Path) -> None:
     # Exclude systemd's own messages about the unit.
     match = f"_SYSTEMD_UNIT={unit}.service"
     said = run(["journalctl", "--no-pager", "--output=cat", "--lines=1", match]).out.strip()
-    raise InputError(f"the registry at {registry} does not answer: {said or 'it said nothing'}")
+    raise InputError(f"the registry at {registry} does not answer: {said or 'it sent no message'}")
 
 
 def key_file(unit: str) -> Path:

@@ -187,7 +187,7 @@ def _image(server: Server) -> dict[str, Any]:
     question = {"type": "text", "text": "What colour is this picture? Answer with one word."}
     answer = server.chat([part, question], SHORT_TOKENS, "question about a picture")
     if PICTURE_COLOUR not in answer["text"].lower():
-        raise Unhealthy(f"asked for the colour of a {PICTURE_COLOUR} picture, it said {answer['text'][:200]!r}")
+        raise Unhealthy(f"asked for the colour of a {PICTURE_COLOUR} picture, it answered {answer['text'][:200]!r}")
     return answer
 
 

@@ -61,7 +61,7 @@ def _integers(value: Any, name: str, place: Place) -> Iterator[tuple[str, Place,
 
 
 def _is_octal(text: str, number: int) -> bool:
-    """Tell whether a text of a file is octal and means a number."""
+    """Return whether a text of a file is octal and means a number."""
     return OCTAL.fullmatch(text) is not None and int(text.replace("_", ""), 8) == number
 
 

@@ -142,7 +142,7 @@ def _unread(row: smi.Row, memory: int, minor: int | None) -> str | None:
     """Return why a card that nvidia-smi shows cannot be used."""
     strange = next((text for text in row.fields.values() if text.startswith("[") and text != "[N/A]"), None)
     if strange and strange != "[Not Supported]":
-        return f"nvidia-smi says {strange} of it"
+        return f"nvidia-smi shows {strange} for it"
     if not memory:
         return "nvidia-smi cannot read its memory"
     if not row.uuid.startswith("GPU-"):
@@ -355,7 +355,7 @@ def _driver_problems(spec: Spec, host: Host) -> list[Problem]:
         *([f"take an image before vLLM {CUDA_13_SINCE}"] if new else []),
     ]
     if new and not consumer and int(major[0]) >= COMPATIBLE_DRIVER:
-        ways.append(f"say env: {{{COMPATIBILITY}: '1'}}")
+        ways.append(f"set env: {{{COMPATIBILITY}: '1'}}")
     text = f"is made with CUDA {13 if new else 12}, which needs driver {least} or newer, and this host has "
     return [("image", image, f"{text}{host.driver_version}; {' or '.join(ways)}")]
 

@@ -45,7 +45,7 @@ def read_report(status: int, output: str, cards: Sequence[Card]) -> Report:
     failed = sorted({places[one] for _, ids, word, _ in results if word == FAIL for one in ids if one in places})
     if bad := [f"{name}: {text}" if text else name for name, _, word, text in results if word == FAIL]:
         return Report(FAILED, "; ".join(dict.fromkeys(bad)), tuple(failed))
-    other = [f"{name} says {word}" for name, _, word, _ in results if word not in (PASS, *SKIPPED)]
+    other = [f"{name} shows {word}" for name, _, word, _ in results if word not in (PASS, *SKIPPED)]
     passed = {one for _, ids, word, _ in results if word == PASS for one in ids}
     if other or status:
         return Report(NO_RESULT, "; ".join([*dict.fromkeys(other), f"exit status {status}"]))

@@ -268,7 +268,7 @@ def _reasons(host: Host, host_name: str, cards: int, release: str) -> list[tuple
     if name and name.startswith(GAUDI1):
         return [("device_name", f"{host_name}: {name} is a Gaudi1 card, which is not served here; served are {served}")]
     if name and not family:
-        text = f"{host_name}: device {name} is not known; gaudi_device_family must say as what it is served: {served}"
+        text = f"{host_name}: device {name} is not known; set gaudi_device_family to its family: {served}"
         return [("device_name", text)]
     if row and name and family not in row.cards:
         text = f"{host_name}: {RELEASE_KEY} {release} serves {', '.join(row.cards)}, and this host has {name}"

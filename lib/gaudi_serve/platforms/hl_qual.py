@@ -127,7 +127,7 @@ def read_report(status: int, output: str, cards: Sequence[Card]) -> Report:
     failed = _failed(rows, cards)
     if verdict == FAILED:
         count = sum(word == FAILED for _, word in rows)
-        unnamed = f"{count} of {counted(len(rows), 'card')} failed, and its report does not say which"
+        unnamed = f"{count} of {counted(len(rows), 'card')} failed, and its report does not name them"
         return Report(FAILED, unnamed if count and not failed else "its report shows FAILED", failed)
     if verdict is None:
         what = f"no {HEADER.strip()}" if not places else "no verdict below the header of its report"

@@ -328,7 +328,7 @@ def _pending(given: Given) -> Pending:
     builds = [one for one in shared["own"] if one.get("build") == "gaudi" and not known["vllm_image_mirror"]]
     others = [one for one in builds if one.get("build_host", given.host) != given.host]
     unknown = image_drift(missing, known["gaudi_runtime"]) if missing and "gaudi_runtime" in known else []
-    bring = [f"bring {one['name']}" for one in shared["own"]]
+    bring = [f"provide {one['name']}" for one in shared["own"]]
     bring += [f"take {one['name']} from {source_host}" for one in shared["take"]]
     names = ", ".join(one["name"] for one in missing)
     return Pending(

@@ -73,7 +73,7 @@ def reset_failure(result: Known) -> str:
     ):
         return BROKE
     item = f"{one['item']}: " if failed and isinstance(one.get("item"), str) else ""
-    return item + (next((text for text in said if text), "") or "it says nothing")
+    return item + (next((text for text in said if text), "") or "it has no message")
 
 
 def record_of(left: Known, role: str) -> dict[str, Any]:

@@ -426,7 +426,7 @@ def weights_drift(changes: Mapping[str, Any]) -> list[str]:
 
 def weights_lines(changes: Mapping[str, Any], host_name: str) -> list[str]:
     """Return one sentence for every pending step."""
-    verbs = {"fetch": "bring", "convert": "convert", "measure": "bring", "calibrate": "calibrate"}
+    verbs = {"fetch": "fetch", "convert": "convert", "measure": "fetch", "calibrate": "calibrate"}
     lines = []
     for job in changes["jobs"]:
         source = job["source"]

@@ -263,7 +263,7 @@ def test_engine_that_dies_while_a_model_starts(host: Any, playbook: Any, ask: An
     )
     assert eventually(lambda: "choices" in ask(30001, "qwq-32b"))
     assert host.check_output("systemctl show vllm-qwq-32b --property=ActiveState --value") == "activating"
-    # Its own server is not a stranger on its port.
+    # Its own server is no conflict on its port.
     run = playbook(RUN, *LIMIT)
     assert run.status == 0, run.text
     assert unit("qwq-32b", "ActiveState") == "active"

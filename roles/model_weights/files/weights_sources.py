@@ -61,7 +61,7 @@ class Source:
     """Shared code of all sources."""
 
     workers = 4
-    says = "the source says it is"
+    says = "the source lists"
     endpoint = ""  # of sources that use HTTP
 
     def __init__(self, job: dict[str, Any], partial: Path, log: Log) -> None:
