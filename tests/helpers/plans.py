@@ -98,3 +98,39 @@ def host_of(platform: str, **more: Any) -> dict[str, Any]:
     ]
     facts = {"accelerator": platform, "device_name": name, "driver_version": "580.95.05", "modules": modules}
     return {**facts, "ip": "10.0.0.1", "cpu": X86, "ports": {}, "services": {}, "weights": {}, **more}
+
+
+# A model that is small enough for any card, with few layers.
+TINY = {**QWQ, "num_hidden_layers": 2, "hidden_size": 1024, "intermediate_size": 2048}
+
+
+def cluster(
+    names: list[str], entries: list[dict[str, Any]], platform: str, facts: dict[str, Any], **more: Any
+) -> dict[str, dict[str, Any]]:
+    """Return the variables of hosts that can serve models together, with the weights of TINY.
+
+    Args:
+        names: the hosts.
+        entries: ``vllm_distributed_models``.
+        platform: of all hosts.
+        facts: by host, what differs in ``gaudi_host``.
+        more: further variables of all hosts.
+    """
+    found = {}
+    for place, name in enumerate(names, 1):
+        address = f"10.0.0.{place}"
+        own = {
+            "ip": address,
+            "weights": {"/m": {"config": TINY, "bytes": 6_000_000}},
+            "networks": [{"interface": f"eth{place}", "address": address, "prefix": 24, "mtu": 1500}],
+            **facts.get(name, {}),
+        }
+        found[name] = {
+            "vllm_distributed_models": list(entries),
+            "vllm_model_defaults": {"image": "v:1"},
+            "gaudi_host": gaudi_host(**own) if platform == "gaudi" else host_of(platform, **own),
+            "gaudi_system": SYSTEM,
+            "gaudi_services": {"images": {"v:1": "x"}},
+            **more,
+        }
+    return found

@@ -18,11 +18,10 @@ from gaudi_serve.show.report import endpoint_table
 from gaudi_serve.show.status import fleet_status, fleet_status_lines
 from gaudi_serve.stages.base import Given
 from gaudi_serve.stages.service import STAGE
-from helpers.plans import QWQ, SYSTEM, host_of, live_of
+from helpers.plans import cluster, host_of, live_of
 
 NAMES = ["gpu01", "gpu02", "gpu03", "gpu04"]
 GROUPS = {"all": ["gate", *NAMES], "gpus": NAMES, "few": NAMES[:1]}
-CONFIG = {**QWQ, "num_hidden_layers": 2, "hidden_size": 1024, "intermediate_size": 2048}
 ENTRY = {
     **{"name": "big", "weights": "/m", "hosts": 2, "group": "gpus", "max_model_len": 4096},
     **{"tensor_parallel_size": 2, "pipeline_parallel_size": 2},
@@ -33,24 +32,7 @@ OWN = {"name": "own", "weights": "/m", "port": 8001, "max_model_len": 4096}
 
 def hostvars(*entries: dict[str, Any], **facts: Any) -> dict[str, Any]:
     """Return the variables of four hosts with two cards each; ``facts`` by host change what was read of it."""
-    found = {}
-    for place, name in enumerate(NAMES, 1):
-        address = f"10.0.0.{place}"
-        own = {
-            "ip": address,
-            "weights": {"/m": {"config": CONFIG, "bytes": 6_000_000}},
-            "networks": [{"interface": "eth0", "address": address, "prefix": 24, "mtu": 1500}],
-            **facts.get(name, {}),
-        }
-        found[name] = {
-            "vllm_distributed_models": list(entries or (ENTRY,)),
-            "vllm_model_defaults": {"image": "v:1"},
-            "groups": GROUPS,
-            "gaudi_host": host_of("cuda", **own),
-            "gaudi_system": SYSTEM,
-            "gaudi_services": {"images": {"v:1": "x"}},
-        }
-    return found
+    return cluster(NAMES, list(entries or (ENTRY,)), "cuda", facts, groups=GROUPS)
 
 
 def plan_of(variables: dict[str, Any], hosts: list[str] = NAMES) -> dict[str, Any]:

@@ -20,33 +20,15 @@ from gaudi_serve.stages.base import Given
 from gaudi_serve.stages.reset import vllm_service_reset
 from gaudi_serve.stages.service import STAGE, vllm_container, vllm_service_changes, vllm_service_files
 from helpers.leftovers import left
-from helpers.plans import QWQ, SYSTEM, gaudi_host, host_of, live_of
+from helpers.plans import QWQ, TINY, cluster, host_of, live_of
 
 HOSTS = ["gaudi01", "gaudi02"]
-TINY = {**QWQ, "num_hidden_layers": 2, "hidden_size": 1024, "intermediate_size": 2048}
 ENTRY = {"name": "big", "weights": "/m", "hosts": HOSTS, "max_model_len": 4096}
 
 
 def hostvars(*entries: dict[str, Any], platform: str = "cpu", **more: Any) -> dict[str, Any]:
     """Return the variables of two hosts that serve models together; ``more`` by host changes their facts."""
-    found = {}
-    for place, name in enumerate(HOSTS, 1):
-        address = f"10.0.0.{place}"
-        facts = {
-            "ip": address,
-            "weights": {"/m": {"config": TINY, "bytes": 6_000_000}},
-            "networks": [{"interface": f"eth{place}", "address": address, "prefix": 24, "mtu": 1500}],
-            **more.get(name, {}),
-        }
-        found[name] = {
-            "vllm_distributed_models": list(entries),
-            "accelerator": platform,
-            "vllm_model_defaults": {"image": "v:1"},
-            "gaudi_host": gaudi_host(**facts) if platform == "gaudi" else host_of(platform, **facts),
-            "gaudi_system": SYSTEM,
-            "gaudi_services": {"images": {"v:1": "x"}},
-        }
-    return found
+    return cluster(HOSTS, list(entries), platform, more, accelerator=platform)
 
 
 def planned(*entries: dict[str, Any], platform: str = "cpu", **more: Any) -> dict[str, Any]:
