@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 import yaml
-from gaudi_serve.memory.kv_cache import is_latent
 from gaudi_serve.memory.vllm import Planned, batches_of, plan_vllm, stage_layers
 from gaudi_serve.model.architecture import Architecture
 from gaudi_serve.model.host import Card
@@ -398,10 +397,10 @@ def test_suggestions_are_the_nearest_of_each_kind() -> None:
 def test_a_catalog_entry_that_names_no_kind_of_model_keeps_its_latent_vector() -> None:
     named = {"num_hidden_layers": 61, "hidden_size": 7168, "num_attention_heads": 128, "num_key_value_heads": 128}
     latent = {**named, "kv_lora_rank": 512, "qk_rope_head_dim": 64}
-    assert is_latent(Architecture.of(latent))
-    assert is_latent(Architecture.of({**latent, "model_type": "deepseek_v3"}))
-    assert not is_latent(Architecture.of({**latent, "model_type": "llama"}))
-    assert not is_latent(Architecture.of(named))
+    assert Architecture.of(latent).is_latent
+    assert Architecture.of({**latent, "model_type": "deepseek_v3"}).is_latent
+    assert not Architecture.of({**latent, "model_type": "llama"}).is_latent
+    assert not Architecture.of(named).is_latent
 
 
 def test_what_has_neither_bfloat16_nor_float16_is_counted_in_float32() -> None:

@@ -11,8 +11,7 @@ from typing import Any
 
 from ..core.aliases import ALIASES, OLD, as_written, differ, value_of
 from ..core.checks import is_flag_text, is_true
-from ..core.errors import InputError, known, mapping, one_line, readable, refusal, shown, whole
-from ..core.redact import has_login
+from ..core.errors import InputError, has_login, known, mapping, one_line, readable, refusal, shown, whole
 from ..gateway.fleet import secret_problem
 from ..host.secret import given_secrets
 from ..stages.image import are_logins

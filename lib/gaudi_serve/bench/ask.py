@@ -10,8 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from ..core.checks import is_address, is_flag_text, is_true, same
-from ..core.errors import DIGITS, InputError, near, one_line, refusal, shown
-from ..core.redact import has_login
+from ..core.errors import DIGITS, InputError, has_login, near, one_line, refusal, shown
 from ..model.objectives import Objectives
 from ..tune.trace_file import Columns, read_trace_file
 from .loads import PROFILES, SHORT, Load, load_named, load_of_trace, site_profiles

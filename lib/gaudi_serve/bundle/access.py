@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from ..core.redact import without_credentials
+from ..core.errors import without_credentials
 from ..host.secret import given_secrets
 from ..platforms import runtimes
 from ..stages.apt_access import apt_access

@@ -12,9 +12,8 @@ from typing import Any
 from ..buckets.plugin_input import DIMENSIONS, PARTS
 from ..buckets.plugin_input import STRATEGIES as PLUGIN_STRATEGIES
 from ..core.checks import Wrong, is_flag, matching, must, one_of, whole, within
-from ..core.errors import InputError, Problem, is_number, near, shown
+from ..core.errors import InputError, Problem, has_login, is_number, near, shown
 from ..core.images import IS_NAME, NAMED
-from ..core.redact import has_login
 from ..engines import ENGINES
 from ..model.config_json import sound
 from ..model.distributed import PORT, PORTS, part_problem
@@ -346,7 +345,10 @@ def findings(spec: Any) -> list[Problem]:
         elif key in NO_ENDPOINT:
             if value not in (None, False):
                 found.append((key, value, NO_ENDPOINT[key]))
-        elif key not in OPTION_NAMES:
+        elif key in OPTION_NAMES:
+            if allowed := _option(key, value):
+                found.append((key, value, allowed))
+        else:
             hint = near(key, OWN_KEYS | OPTION_NAMES)
             hidden = SECRET_KEY.search(str(key)) and not is_number(value, -math.inf, math.inf)
             found.append(
@@ -356,8 +358,6 @@ def findings(spec: Any) -> list[Problem]:
                     f"is neither a key of this toolkit nor an option of vLLM{hint}",
                 )
             )
-        elif allowed := _option(str(key), value):
-            found.append((key, value, allowed))
     return found
 
 

@@ -6,7 +6,8 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from ..engines import ENGINES, profile_of
+from ..core.errors import shown
+from ..engines import ENGINES, profile_of, with_executor
 from ..model.draft import draft_model
 from ..model.host import Host
 from ..model.shared import OWN, SHARED, TAKEN, members
@@ -91,7 +92,14 @@ def completed(sound: Mapping[str, Any], host: Host, release: str, images: Mappin
     serving = str(live.launch.get("image") or "") if live else ""
     image = known["image"] if "image" in known else platform_of(host.accelerator).image(host, release, serving)
     named = {"image": (images or {}).get(str(image), str(image))} if image else {}
-    return Spec({**own, **base, **known, "launch_profile": profile, **named})
+    spec = Spec({**own, **base, **known, "launch_profile": profile, **named})
+    return with_executor(spec, platform_of(host.accelerator), release)
+
+
+def emptied(given: Mapping[str, Any], below: Mapping[str, Any]) -> tuple[str, ...]:
+    """Return notes about empty keys that remove a value of the catalog or the defaults, perhaps by mistake."""
+    lost = [key for key, value in given.items() if value is None and below.get(key) is not None]
+    return tuple(f"{key} is empty, which removes {shown(below[key])}; leave it out to use that" for key in lost)
 
 
 def model_weights(models: Any, catalog: Mapping[str, Any], defaults: Mapping[str, Any]) -> list[str]:

@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from ..model.distributed import EXECUTOR, MP
 from ..model.host import LiveModel
 from ..model.shared import members
+from ..model.spec import Spec
 from ..platforms import Platform, platform_of
 from . import aice_1_21, aice_1_22, aice_1_22_shared, deepseek_r1, plugin, vllm
 from .base import Engine, Launch
@@ -16,7 +18,7 @@ ENGINES: dict[str, Engine] = {
     one.ENGINE.name: one.ENGINE for one in (aice_1_21, aice_1_22, aice_1_22_shared, deepseek_r1, plugin, vllm)
 }
 
-__all__ = ["ENGINES", "Engine", "Launch", "engine_of", "profile_of", "running_engine"]
+__all__ = ["ENGINES", "Engine", "Launch", "engine_of", "executors", "profile_of", "running_engine", "with_executor"]
 
 
 def profile_of(
@@ -70,3 +72,17 @@ def _serves(engine: str, platform: Platform) -> bool:
 def engine_of(spec: Mapping[str, Any]) -> Engine:
     """Return the engine of a complete model, or of a planned one."""
     return ENGINES[spec["launch_profile"]]
+
+
+def executors(engine: Engine, platform: Platform, release: str) -> tuple[str, ...]:
+    """Return the executors of an engine for several hosts, its default first."""
+    options = platform.options(release)
+    return tuple(one for one in engine.executors if one != MP or "nnodes" in options)
+
+
+def with_executor(spec: Spec, platform: Platform, release: str) -> Spec:
+    """Return a model over several hosts with the executor of its engine and release, if that is not vLLM's own."""
+    found = executors(engine_of(spec), platform, release)
+    if spec.members is None or spec.copied_over_hosts or spec.get(EXECUTOR) or not found or found[0] == MP:
+        return spec
+    return spec.but(**{EXECUTOR: found[0]})

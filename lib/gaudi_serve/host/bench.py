@@ -16,8 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from ..core.atomic_write import write_whole
-from ..core.errors import InputError
-from ..core.redact import without_credentials
+from ..core.errors import InputError, without_credentials
 from ..core.run import read_text, run
 from ..core.served import served_models
 from . import observe_services

@@ -28,10 +28,9 @@ from ..core.checks import (
     one_of,
     same,
 )
-from ..core.errors import InputError, Problem, is_whole, near, one_line, readable, shown
+from ..core.errors import InputError, Problem, has_login, is_whole, near, one_line, readable, shown
 from ..core.images import IS_NAME, IS_REGISTRY
 from ..core.options import FOLDER, OPTIONS, Range, rule_of
-from ..core.redact import has_login
 from ..gateway.clients import ClientNames, not_read
 from ..gateway.fleet import adapter_names
 from ..model.distributed import entry_problems, host_models

@@ -23,9 +23,6 @@ from .vllm_figures import (
     at_least,
 )
 
-# Model types that store a latent vector per token. For others with its rank, vLLM stores keys and values per head.
-LATENT = ("deepseek", "kimi", "glm", "longcat", "pangu", "bailing", "axk1", "mistral", "dots", "hy_v4")
-
 
 @dataclass(frozen=True)
 class Group:
@@ -153,18 +150,9 @@ def _in_checkpoint(stored: Mapping[str, Any]) -> bool:
     return bits == 8 or str(stored.get("kv_cache_quant_algo")).upper() == "FP8"
 
 
-def is_latent(model: Architecture) -> bool:
-    """Return whether a model stores one latent vector per token, complete on every card.
-
-    A catalog entry may have the vector's width without a model type.
-    """
-    kind = model.inner_kind or model.kind
-    return bool(model.kv_lora_rank) and (not kind or kind.startswith(LATENT))
-
-
 def _token_bytes(spec: Spec, model: Architecture, kind: str, size: float) -> float:
     """Return the bytes of a token in one layer of one card; 0 if unknown."""
-    if is_latent(model):
+    if model.is_latent:
         if model.indexed and size == 1:
             return SPARSE_LATENT_BYTES + model.indexed + 4
         return ((model.kv_lora_rank or 0) + (model.qk_rope_head_dim or 0)) * size + (

@@ -18,7 +18,7 @@ from ..model.host import Card
 from ..model.layers import NONE
 from ..model.spec import Spec
 from ..model.vllm_options import AUTO_LENGTH
-from .kv_cache import Layout, is_latent, layout_of
+from .kv_cache import Layout, layout_of
 from .shape import splits
 from .vllm_figures import (
     AT_LOAD,
@@ -56,6 +56,8 @@ from .vllm_figures import (
 )
 
 POWERS = (1, 2, 4, 8, 16)
+# The compute capabilities since which cards calculate with eight bits. Latent caches need the second.
+ADA, HOPPER = "8.9", "9.0"
 # Keys with which a user fixes the size of the cache, whatever else a card stores. The first one applies.
 FIXED = ("num_gpu_blocks_override", "kv_cache_memory_bytes")
 # Contexts to try for vision models: a video as long as the context may leave no memory, but a shorter one may.
@@ -202,15 +204,15 @@ def _stage(planned: Planned, stage: int) -> Divided | None:
     first, end = stage_layers(model.layers or 1, spec.stages)[stage]
     kinds = model.layer_kinds[first:end]
     batch, requests = batches_of(planned)
-    layout = layout_of(spec, model, planned.guesses, release, kinds, batch)
-    if layout is None and any(kind != NONE for kind in kinds):
-        return None
     total = device_gib(planned.cards)
     share = float(spec.get("gpu_memory_utilization") or utilization(release))
     weights = _weights(planned, stage)
     graphs = 0.0 if not _counts_graphs(planned) else _graphs(planned, end - first)
     seeing, kept = _vision(planned, batch) if stage == 0 else (0.0, 0.0)
     reserved = max(seeing, _batch(planned, stage, batch, requests) + kept) + _libraries(planned)
+    layout = layout_of(spec, model, planned.guesses, release, kinds, batch)
+    if layout is None and any(kind != NONE for kind in kinds):
+        return None
     cache = total * share - weights - reserved - graphs
     requested = total * share
     if spec.get("kv_cache_memory_bytes"):
@@ -449,15 +451,14 @@ def _more_cards(planned: Planned) -> list[dict[str, Any]]:
 def _eight_bits(planned: Planned) -> list[dict[str, Any]]:
     """Return an eight-bit cache as a change, if the cards support it."""
     said = str(planned.spec.get("kv_cache_dtype") or "auto")
-    least = "9.0" if is_latent(planned.model) else "8.9"
-    able = all(_able(card.capability, least) for card in planned.cards)
+    able = all(_able(card.capability, planned.model.is_latent) for card in planned.cards)
     return [{"kv_cache_dtype": "fp8"}] if able and said in ("auto", "bfloat16", "float16") else []
 
 
-def _able(capability: str, least: str) -> bool:
+def _able(capability: str, latent: bool) -> bool:
     if capability.startswith("gfx"):
         return capability >= "gfx942" or capability.startswith("gfx12")
-    return bool(capability) and at_least(capability, least)
+    return bool(capability) and (at_least(capability, HOPPER) or (at_least(capability, ADA) and not latent))
 
 
 def _larger_share(planned: Planned) -> list[dict[str, Any]]:

@@ -32,6 +32,8 @@ MAY_BE_ZERO = (
 INTERLEAVED = ("gemma2", "gemma3", "gemma4", "gpt_oss", "cohere2")
 # Model types that vLLM serves only in bfloat16 or float32. Their numbers overflow in float16.
 NO_FLOAT16 = ("gemma2", "gemma3", "gemma3_text", "plamo2", "glm4")
+# Model types that store a latent vector per token. For others with its rank, vLLM stores keys and values per head.
+LATENT = ("deepseek", "kimi", "glm", "longcat", "pangu", "bailing", "axk1", "mistral", "dots", "hy_v4")
 GRANITE_HYBRID = "granitemoehybrid"
 
 
@@ -138,6 +140,15 @@ class Architecture:
     def is_granite_hybrid(self) -> bool:
         """Return whether it is a hybrid of Granite 4, whose blocks of KV cache are as large as their state."""
         return GRANITE_HYBRID in (self.kind, self.inner_kind)
+
+    @property
+    def is_latent(self) -> bool:
+        """Return whether the model stores one latent vector per token, complete on every card.
+
+        A catalog entry may have the vector's width without a model type.
+        """
+        kind = self.inner_kind or self.kind
+        return bool(self.kv_lora_rank) and (not kind or kind.startswith(LATENT))
 
     @property
     def precision(self) -> str | None:

@@ -11,6 +11,7 @@ from ..core.errors import is_whole, near, readable, shown
 Groups = Mapping[str, Sequence[str]]
 Chosen = Mapping[str, Sequence[str]]
 
+EXECUTOR, MP = "distributed_executor_backend", "mp"
 HOSTS, PORT = "hosts", "cluster_port"
 # The key for the inventory group from which the plan chooses hosts, if ``hosts`` is a number.
 GROUP = "group"

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from ipaddress import ip_address
 
 from ..catalog.keys import OWN_KEYS
-from ..core.errors import Finding, Problem, one_line
+from ..core.errors import Problem, one_line
 from ..core.versions import comparable
-from ..engines import ENGINES, Engine, engine_of, running_engine
+from ..engines import ENGINES, Engine, engine_of
 from ..memory.shape import shape_problems
 from ..model.host import Host
 from ..model.shared import named_key
@@ -17,10 +17,20 @@ from ..model.spec import Spec
 from ..model.vllm_options import AUTO_LENGTH, AUTO_LENGTH_SINCE, OPTION_NAMES
 from ..model.weights import WeightsFacts
 from ..platforms import PLATFORMS, Platform, platform_of
-from ..platforms.releases import DEFAULT, made_for, release_of, rows_of
+from ..platforms.releases import made_for, rows_of
 from .loads import load_problems
+from .request import Mistake, ResolvedModel, Site
 from .sharing import kind_problems, sharing_problems
 from .version import served_by, stated_version, version_problems
+
+
+def checked(requests: Sequence[ResolvedModel], site: Site, weights_come: bool) -> list[Mistake]:
+    """Return the mistakes of each model on its host, and record them in the models."""
+    found = [
+        (request, host_problems(request.spec, site.host, request.weights, site.release, weights_come))
+        for request in requests
+    ]
+    return [mistake for request, problems in found for mistake in request.mistakes(problems)]
 
 
 def host_problems(
@@ -81,26 +91,6 @@ def _model_problems(spec: Spec, host: Host, weights: WeightsFacts, release: str,
         return [(key, value, where + text) for text in wrong]
     problems = load_problems(spec, host, weights, release)
     return problems + shape_problems(spec, weights.architecture, even_heads=platform_of(host.accelerator).even_heads)
-
-
-def release_unset(host: Host, host_name: str) -> Finding | None:
-    """Return the finding for an inventory without a release, if the host has another release than the default.
-
-    A changed default must not change the engine or the driver of a serving host.
-    """
-    row = platform_of(host.accelerator).release(DEFAULT)
-    if not row:
-        return None
-    driver = re.match(r"\d+\.\d+\.\d+", host.driver_version or "")
-    served = {name: engine for name, service in host.services.items() if (engine := running_engine(service))}
-    here = [f"driver {driver[0]}"] if driver and release_of(driver[0]) is not row else []
-    here += [f"model {name}, served by {engine}" for name, engine in served.items() if engine not in row.engines]
-    if not here:
-        return None
-    stays = f"'{driver[0]}'" if driver else "that of its software"
-    allowed = f"must be set: its default {DEFAULT} is not what this host has ({', '.join(here)}); write {stays} to stay"
-    message = f"{host_name}: accelerator_release {allowed}; see docs/guides/migrating.md"
-    return Finding(host_name, "accelerator_release", message, None, None, allowed)
 
 
 def _address_problems(spec: Spec, host: Host) -> list[Problem]:

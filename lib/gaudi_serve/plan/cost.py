@@ -21,7 +21,7 @@ from ..memory.shape import memory_names
 from ..memory.vllm import Planned, plan_vllm, release_of
 from ..model.architecture import Architecture
 from ..model.draft import draft_model
-from ..model.host import Host
+from ..model.host import Card, Host
 from ..model.shared import key_of
 from ..model.spec import Spec
 from ..model.vllm_options import AUTO_LENGTH, BLOCK
@@ -79,7 +79,7 @@ def cost_of(
     host: Host,
     placement: Placement,
     container: Container,
-    cards_left: int,
+    left: Sequence[Card],
 ) -> Costed:
     """Return the estimated cost of a model.
 
@@ -90,12 +90,20 @@ def cost_of(
         host: Its host.
         placement: Its cards there.
         container: The launch of its server.
-        cards_left: The number of free cards of the host that it could have in addition.
+        left: The free cards of the host.
     """
     weighed = [_weighed(one, found, row) for one, found in zip(spec.served, weights, strict=True)]
-    cost = _cost(spec, weighed, host, placement, container, cards_left)
+    cost = _cost(spec, weighed, host, placement, container, _besides(placement, host, left))
     warnings = _cost_warnings(spec, weighed, host, placement, cost)
     return Costed(cost, _precision(weighed[0]), warnings, _cost_problems(spec, cost))
+
+
+def _besides(placement: Placement, host: Host, left: Sequence[Card]) -> int:
+    """Return the number of free cards of the same kind that a model could have in addition."""
+    mine = [card for card in host.cards if card.module_id in placement.module_ids]
+    if any(card.alone for card in mine):
+        return 0
+    return sum(not card.alone and card.name in {one.name for one in mine} for card in left)
 
 
 def _cost(

@@ -13,13 +13,13 @@ from typing import Any
 from ..core.errors import Problem, shown
 from ..core.paths import CONFIG, RAY_MEMBER
 from ..core.words import counted, some_names
-from ..engines import ENGINES, Engine, engine_of
+from ..engines import ENGINES, Engine, engine_of, executors
 from ..model.between import NICS
-from ..model.distributed import HOSTS, PORT, PORTS, Members
+from ..model.distributed import EXECUTOR, HOSTS, MP, PORT, PORTS, Members
 from ..model.host import Host, LiveModel, Network
 from ..model.shared import SHARED
 from ..model.spec import Spec
-from ..platforms import Platform, platform_of
+from ..platforms import platform_of
 from .model import Placement, PlannedModel
 
 # Options that select a server's part of the model. The plan sets them.
@@ -30,8 +30,7 @@ COUNTED = (
 )
 # Keys that can differ between the hosts of a model.
 OF_PART = (HOSTS, "node_rank", "data_parallel_start_rank", "headless", "host", "env", "recipe_cache_path", "mounts")
-EXECUTOR, ADDRESS = "distributed_executor_backend", "vllm_cluster_address"
-RAY, MP = "ray", "mp"
+ADDRESS, RAY = "vllm_cluster_address", "ray"
 # Variables that would give Ray another secret than that of the hosts, or none.
 RAY_SECRETS = {"RAY_AUTH_TOKEN", "RAY_AUTH_MODE", "RAY_AUTH_TOKEN_PATH"}
 # The model restarts if its supervisors do not reach each other for so many seconds.
@@ -85,12 +84,6 @@ def spread(spec: Spec, addresses: Mapping[str, str]) -> Spec:
     return spec.but(**found, **({} if spec.answers else {"headless": True}))
 
 
-def executors(engine: Engine, platform: Platform, release: str) -> tuple[str, ...]:
-    """Return the executors of an engine for several hosts, its default first."""
-    options = platform.options(release)
-    return tuple(one for one in engine.executors if one != MP or "nnodes" in options)
-
-
 def executor_of(spec: Spec) -> str:
     """Return the executor that spreads a model over its hosts."""
     said = spec.get(EXECUTOR)
@@ -100,14 +93,6 @@ def executor_of(spec: Spec) -> str:
 def by_ray(spec: Spec) -> bool:
     """Return whether a model over several hosts is a Ray cluster."""
     return spec.members is not None and not spec.copied_over_hosts and executor_of(spec) == RAY
-
-
-def with_executor(spec: Spec, platform: Platform, release: str) -> Spec:
-    """Return a model over several hosts with the executor of its engine and release."""
-    found = executors(engine_of(spec), platform, release)
-    if spec.members is None or spec.copied_over_hosts or spec.get(EXECUTOR) or not found or found[0] == MP:
-        return spec
-    return spec.but(**{EXECUTOR: found[0]})
 
 
 def distributed_problems(spec: Spec, host: Host, release: str, addresses: Mapping[str, str]) -> list[Problem]:

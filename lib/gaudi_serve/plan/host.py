@@ -15,16 +15,17 @@ from ..model.host import Card, Host
 from ..model.shared import key_of
 from ..platforms import card_warnings, platform_of, serial_notes, sick_cards, with_health
 from ..platforms.releases import DEFAULT
-from .check import host_problems, release_unset
+from .check import checked
 from .cost import cost_of
 from .distributed import Part, joined, notes_between
 from .launch import container_of, launch_warnings
 from .loads import load_notes
 from .model import Placement, PlannedModel, ServedModel
 from .place import Placed, place, topology_notes
-from .resolve import Mistake, ResolvedModel, Site, resolve
+from .request import Mistake, ResolvedModel, Site
+from .resolve import resolve
 from .sharing import named, smoke_of
-from .version import served_by
+from .version import release_unset, served_by
 from .wanted import Wanted
 
 AWAITS_DRIVER = "its devices do not answer until the run has installed their driver; the models are planned after that"
@@ -113,6 +114,8 @@ def plan_models(
     """
     nics = wanted.nics or host.get("host_nics")
     judged = with_health(host, wanted.cards_excluded, wanted.cards_accepted)
+    given = {"accelerator_cards_excluded": wanted.cards_excluded, "accelerator_cards_accepted": wanted.cards_accepted}
+    unknown = serial_notes(host, given)
     machine = Host.of({**judged, "host_nics": nics, "device_family": wanted.device_family}, wanted.between)
     if not isinstance(wanted.models, list):
         wrong = Finding.of_model(host_name, {}, "vllm_models", wanted.models, "must be a list of models")
@@ -122,21 +125,19 @@ def plan_models(
     release = str(wanted.release or DEFAULT)
     site = Site(machine, release, wanted.catalog, wanted.defaults or {}, images, addresses or {})
     requests, mistakes = resolve(wanted.models, site)
-    mistakes += _checked(requests, site, wanted.weights_come)
+    mistakes += checked(requests, site, wanted.weights_come)
     named = {*_names(wanted.models), *wanted.left}
     planned, more = _placed(requests, named, site, host_name, wanted.move_allowed)
-    notes = (AWAITS_DRIVER,) if machine.awaits_driver else _notes(machine, host, wanted)
+    notes = (AWAITS_DRIVER,) if machine.awaits_driver else (*_notes(machine, host, wanted), *unknown)
     findings = tuple(Finding.of_model(host_name, spec, *problem) for spec, problem in (*mistakes, *more))
     findings += _in_both(host_name, wanted)
     return HostPlan(host_name, tuple(planned), findings, notes, machine, release, frozenset(named), wanted.left)
 
 
 def _notes(machine: Host, host: Mapping[str, Any], wanted: Wanted) -> tuple[str, ...]:
-    """Return the notes about a host, including serial numbers in variables that no card has."""
-    named = {"accelerator_cards_excluded": wanted.cards_excluded, "accelerator_cards_accepted": wanted.cards_accepted}
-    unknown = [text for key, serials in named.items() for text in serial_notes(host, key, serials)]
+    """Return the notes about a host and its cards."""
     health = (*sick_cards(host), *card_warnings(host), *wanted.port_notes)
-    return (*machine.unused_cards, *health, *machine.notes, *unknown)
+    return (*machine.unused_cards, *health, *machine.notes)
 
 
 def _in_both(host_name: str, wanted: Wanted) -> tuple[Finding, ...]:
@@ -182,15 +183,6 @@ def with_peers(
     return replace(plan, models=tuple(models), findings=tuple(findings))
 
 
-def _checked(requests: Sequence[ResolvedModel], site: Site, weights_come: bool) -> list[Mistake]:
-    """Return the mistakes of each model on its host."""
-    checked = [
-        (request, host_problems(request.spec, site.host, request.weights, site.release, weights_come))
-        for request in requests
-    ]
-    return [mistake for request, problems in checked for mistake in request.mistakes(problems)]
-
-
 def _names(models: Sequence[Any]) -> set[str]:
     found = (given.get("name") for given in models if isinstance(given, Mapping))
     return {name for name in found if isinstance(name, str)}
@@ -224,7 +216,7 @@ def _placed(
             mistakes += request.mistakes([found.refused[request.spec.name]])
             continue
         placement = Placement(host_name, tuple(found.cards.get(request.spec.name, ())))
-        model, problems = _planned(request, site, placement, _besides(placement, host, left))
+        model, problems = _planned(request, site, placement, left)
         mistakes += request.mistakes(problems)
         if model and not request.bad:
             old = found.moved.get(request.spec.name)
@@ -233,21 +225,13 @@ def _placed(
     return planned, mistakes
 
 
-def _besides(placement: Placement, host: Host, left: Sequence[Card]) -> int:
-    """Return the number of free cards of the same kind that a model could have in addition."""
-    mine = [card for card in host.cards if card.module_id in placement.module_ids]
-    if any(card.alone for card in mine):
-        return 0
-    return sum(not card.alone and card.name in {one.name for one in mine} for card in left)
-
-
 def _move(model: PlannedModel, old: list[int]) -> str:
     cards = list(model.here.module_ids)
     return f"moves from cards {old} to {cards}, and restarts; {model.cost.down_for}"
 
 
 def _planned(
-    request: ResolvedModel, site: Site, placement: Placement, cards_left: int
+    request: ResolvedModel, site: Site, placement: Placement, left: Sequence[Card]
 ) -> tuple[PlannedModel | None, list[Problem]]:
     host, release = site.host, site.release
     spec, platform = request.spec, platform_of(host.accelerator)
@@ -257,7 +241,7 @@ def _planned(
     try:
         container = container_of(versioned, host, placement, release, site.addresses)
         ignored = launch_warnings(spec, platform)
-        costed = cost_of(versioned, request.weights, row, host, placement, container, cards_left)
+        costed = cost_of(versioned, request.weights, row, host, placement, container, left)
     except InputError as problem:
         return None, [problem.finding or ("launch", None, str(problem))]
     loads = [text for one, weights in models for text in named(spec, one, load_notes(one, host, weights, release))]

@@ -3,79 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
 from ..catalog.keys import date_problem, findings
-from ..catalog.merge import completed, entry_of, merged
-from ..core.errors import Problem, near, shown
+from ..catalog.merge import completed, emptied, entry_of, merged
+from ..core.errors import Problem, near
 from ..model.host import Host
 from ..model.shared import SHARED, key_of, members
-from ..model.spec import Spec
 from ..model.vllm_options import AUTO_LENGTH, AUTO_LENGTHS
 from ..model.weights import WeightsFacts
 from ..platforms import platform_of
 from ..platforms.base import OF_VLLM
-from .distributed import distributed_problems, same_ports, spread, with_executor
+from .distributed import distributed_problems, same_ports, spread
+from .request import Mistake, ResolvedModel, Site
 
-# A model as its user wrote it, and the problem with one of its keys.
-Mistake = tuple[Any, Problem]
 # The port for a model that names none.
 FIRST_PORT = 30001
-# Keys from which the check of a key follows. If one of them is wrong, the key's own problem is only a consequence.
-SIZES = ("tensor_parallel_size", "module_ids", "dtype", "gpu_memory_utilization", "kv_cache_dtype", "env", "weights")
-FOLLOWS_FROM = {
-    "tensor_parallel_size": SIZES,
-    "max_model_len": SIZES,
-    "max_num_batched_tokens": ("max_model_len", "max_num_seqs", "input_range"),
-    "warmup_budget_minutes": ("input_range", "output_range", "max_num_seqs", "max_num_batched_tokens", "max_model_len"),
-}
-
-
-@dataclass
-class ResolvedModel:
-    """One model for further checks, without its invalid keys, which ``bad`` names.
-
-    weights: of each model that its server serves.
-    """
-
-    spec: Spec
-    given: frozenset[str]
-    bad: set[str]
-    notes: tuple[str, ...] = ()
-    weights: tuple[WeightsFacts, ...] = ()
-
-    def new(self, problems: Sequence[Problem]) -> list[Problem]:
-        """Record problems, and return those that are not only consequences of invalid keys."""
-        known = set(self.bad)
-        found = [
-            item
-            for item in problems
-            if not known or (item[0] in self.given and not known & {item[0], *FOLLOWS_FROM.get(item[0], ())})
-        ]
-        self.bad.update(key for key, _, _ in found)
-        return found
-
-    def mistakes(self, problems: Sequence[Problem]) -> list[Mistake]:
-        """Return the new problems as mistakes of this model."""
-        return [(self.spec, problem) for problem in self.new(problems)]
-
-
-@dataclass(frozen=True)
-class Site:
-    """The inputs for the resolution of a model.
-
-    release: of the host's software. catalog: known models by name. defaults: keys for every model in which neither it
-    nor the catalog sets them. images: entries of ``vllm_images``; built ones have an alias, and each may have a
-    vllm_version. addresses: by host, the address for models over several hosts; hosts without facts are missing.
-    """
-
-    host: Host
-    release: str
-    catalog: Mapping[str, Any]
-    defaults: Mapping[str, Any]
-    images: Sequence[Mapping[str, Any]]
-    addresses: Mapping[str, str] = field(default_factory=dict)
 
 
 def resolve(models: Sequence[Any], site: Site) -> tuple[list[ResolvedModel], list[Mistake]]:
@@ -93,6 +36,7 @@ def _resolved(given: Any, site: Site) -> tuple[ResolvedModel | None, list[Mistak
     if not isinstance(given, Mapping):
         return None, [(given, problem) for problem in findings(given)]
     entry, spec = entry_of(catalog, given.get("model")), merged(given, catalog, defaults, site.host, site.release)
+    notes = emptied(given, {**defaults, **entry, **entry.get(str(spec.get("launch_profile")), {})})
     missing = given.get("model") is not None and not entry
     # Without its entry, a model has few of its keys.
     problems = [item for item in findings(spec) if not missing or (item[0] != "model" and item[1] is not None)]
@@ -113,13 +57,12 @@ def _resolved(given: Any, site: Site) -> tuple[ResolvedModel | None, list[Mistak
     complete = completed(sound, site.host, site.release, aliases)
     of_image = {entry["name"]: entry.get("vllm_version") for entry in site.images}.get(complete.get("image"))
     version = complete.get("vllm_version") or of_image
-    full = with_executor(complete.but(vllm_version=version), platform_of(site.host.accelerator), site.release)
+    full = complete.but(vllm_version=version)
     apart = distributed_problems(full, site.host, site.release, site.addresses)
     found += [(full, problem) for problem in apart]
     bad |= {key for key, _, _ in apart}
     full = spread(full, site.addresses)
     weights = tuple(WeightsFacts.of(one, site.host) for one in full.served)
-    notes = _emptied(given, {**defaults, **entry, **entry.get(str(spec.get("launch_profile")), {})})
     return ResolvedModel(full, frozenset(spec), bad, notes, weights), found
 
 
@@ -147,12 +90,6 @@ def _absent_entries(spec: Mapping[str, Any], catalog: Mapping[str, Any]) -> list
         for key, name in names
         if name is not None and not entry_of(catalog, name)
     ]
-
-
-def _emptied(given: Mapping[str, Any], below: Mapping[str, Any]) -> tuple[str, ...]:
-    """Return notes about empty keys that remove a value of the catalog or the defaults, perhaps by mistake."""
-    lost = [key for key, value in given.items() if value is None and below.get(key) is not None]
-    return tuple(f"{key} is empty, which removes {shown(below[key])}; leave it out to use that" for key in lost)
 
 
 def _duplicates(requests: Sequence[ResolvedModel], host: Host) -> list[Mistake]:

@@ -2,11 +2,36 @@
 
 from __future__ import annotations
 
+import re
+
 from ..buckets.plugin_rules import rules_of
-from ..core.errors import Problem
+from ..core.errors import Finding, Problem
 from ..core.versions import comparable
+from ..engines import running_engine
+from ..model.host import Host
 from ..model.spec import Spec
-from ..platforms.releases import PLUGIN, RELEASES, Release, rows_of, stated_versions, vllm_of
+from ..platforms import platform_of
+from ..platforms.releases import DEFAULT, PLUGIN, RELEASES, Release, release_of, rows_of, stated_versions, vllm_of
+
+
+def release_unset(host: Host, host_name: str) -> Finding | None:
+    """Return the finding for an inventory without a release, if the host has another release than the default.
+
+    A changed default must not change the engine or the driver of a serving host.
+    """
+    row = platform_of(host.accelerator).release(DEFAULT)
+    if not row:
+        return None
+    driver = re.match(r"\d+\.\d+\.\d+", host.driver_version or "")
+    served = {name: engine for name, service in host.services.items() if (engine := running_engine(service))}
+    here = [f"driver {driver[0]}"] if driver and release_of(driver[0]) is not row else []
+    here += [f"model {name}, served by {engine}" for name, engine in served.items() if engine not in row.engines]
+    if not here:
+        return None
+    stays = f"'{driver[0]}'" if driver else "that of its software"
+    allowed = f"must be set: its default {DEFAULT} is not what this host has ({', '.join(here)}); write {stays} to stay"
+    message = f"{host_name}: accelerator_release {allowed}; see docs/guides/migrating.md"
+    return Finding(host_name, "accelerator_release", message, None, None, allowed)
 
 
 def served_by(spec: Spec, row: Release | None) -> tuple[Spec, list[str]]:

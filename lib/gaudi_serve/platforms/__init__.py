@@ -80,18 +80,18 @@ def with_health(
     return {**host, "modules": modules}
 
 
-def serial_notes(host: Mapping[str, Any], key: str, serials: Sequence[str]) -> list[str]:
-    """Return a sentence for each serial number in a variable that no card of a host has.
+def serial_notes(host: Mapping[str, Any], named: Mapping[str, Sequence[str]]) -> list[str]:
+    """Return a sentence for each serial number in the inventory that no card of a host has.
 
     Args:
         host: ``gaudi_host``.
-        key: the variable's name.
-        serials: its value.
+        named: serial numbers by variable.
     """
     known = [str(one["serial"]) for one in host.get("modules") or () if one.get("serial")]
     has = f"it has {', '.join(known)}" if known else "the serial numbers of its cards are not known"
     return [
         f"{key}: {shown(serial)} is not a card of this host{near(serial, known, 2)}; {has}"
+        for key, serials in named.items()
         for serial in serials
         if serial not in known
     ]

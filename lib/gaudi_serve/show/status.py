@@ -105,7 +105,7 @@ def _host(known: Known, name: str) -> dict[str, Any]:
 def _cards(known: Known) -> list[str]:
     """Return the notes on the cards of a host."""
     host, excluded = known["gaudi_host"], list(value_of(known, "accelerator_cards_excluded") or [])
-    unknown = serial_notes(host, "accelerator_cards_excluded", excluded)
+    unknown = serial_notes(host, {"accelerator_cards_excluded": excluded})
     health = [*sick_cards(host), *card_warnings(host), *port_warnings(known)]
     return [*Host.of(with_health(host, excluded)).unused_cards, *health, *unknown]
 

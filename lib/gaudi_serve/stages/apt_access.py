@@ -7,8 +7,7 @@ import urllib.parse
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from ..core.errors import InputError, shown
-from ..core.redact import has_login
+from ..core.errors import InputError, has_login, shown
 
 # Debian's names of the kernel's machine types.
 ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64"}

@@ -8,10 +8,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ..core.checks import Rule, is_line, is_true, matching, one_of
-from ..core.errors import InputError, shown
+from ..core.errors import InputError, has_login, shown
 from ..core.images import HUB, IS_NAME, IS_REGISTRY, NAMED, image_name
 from ..core.options import OPTIONS, rule_of
-from ..core.redact import has_login
 from ..core.templates import rendered
 from ..host.secret import given_secrets
 from ..platforms import PLATFORMS, served_names

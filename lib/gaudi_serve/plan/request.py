@@ -1,0 +1,69 @@
+"""A user's models on their way through the checks, and the inputs of these checks."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from ..core.errors import Problem
+from ..model.host import Host
+from ..model.spec import Spec
+from ..model.weights import WeightsFacts
+
+# A model as its user wrote it, and the problem with one of its keys.
+Mistake = tuple[Any, Problem]
+# Keys from which the check of a key follows. If one of them is wrong, the key's own problem is only a consequence.
+SIZES = ("tensor_parallel_size", "module_ids", "dtype", "gpu_memory_utilization", "kv_cache_dtype", "env", "weights")
+FOLLOWS_FROM = {
+    "tensor_parallel_size": SIZES,
+    "max_model_len": SIZES,
+    "max_num_batched_tokens": ("max_model_len", "max_num_seqs", "input_range"),
+    "warmup_budget_minutes": ("input_range", "output_range", "max_num_seqs", "max_num_batched_tokens", "max_model_len"),
+}
+
+
+@dataclass
+class ResolvedModel:
+    """One model for further checks, without its invalid keys, which ``bad`` names.
+
+    weights: of each model that its server serves.
+    """
+
+    spec: Spec
+    given: frozenset[str]
+    bad: set[str]
+    notes: tuple[str, ...] = ()
+    weights: tuple[WeightsFacts, ...] = ()
+
+    def new(self, problems: Sequence[Problem]) -> list[Problem]:
+        """Record problems, and return those that are not only consequences of invalid keys."""
+        known = set(self.bad)
+        found = [
+            item
+            for item in problems
+            if not known or (item[0] in self.given and not known & {item[0], *FOLLOWS_FROM.get(item[0], ())})
+        ]
+        self.bad.update(key for key, _, _ in found)
+        return found
+
+    def mistakes(self, problems: Sequence[Problem]) -> list[Mistake]:
+        """Return the new problems as mistakes of this model."""
+        return [(self.spec, problem) for problem in self.new(problems)]
+
+
+@dataclass(frozen=True)
+class Site:
+    """The inputs for the resolution of a model.
+
+    release: of the host's software. catalog: known models by name. defaults: keys for every model in which neither it
+    nor the catalog sets them. images: entries of ``vllm_images``; built ones have an alias, and each may have a
+    vllm_version. addresses: by host, the address for models over several hosts; hosts without facts are missing.
+    """
+
+    host: Host
+    release: str
+    catalog: Mapping[str, Any]
+    defaults: Mapping[str, Any]
+    images: Sequence[Mapping[str, Any]]
+    addresses: Mapping[str, str] = field(default_factory=dict)
