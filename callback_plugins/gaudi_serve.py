@@ -89,28 +89,25 @@ class CallbackModule(CallbackBase):  # type: ignore[misc]  # ansible-core has no
 
     def tell_unread(self, play: Any) -> None:
         """Report which variable file of a host cannot be parsed, because Ansible's error does not name the file."""
-        variables = play.get_variable_manager()
-        for host in variables._inventory.get_hosts(play.hosts):
-            if host.name in self.read:
-                continue
-            self.read.add(host.name)
-            try:
-                variables.get_vars(play=play, host=host, include_hostvars=False)
-            except AnsibleParserError as problem:
-                # Only the position: the lines around it, or the unreadable text, may contain secrets.
-                place: Any = getattr(problem.__context__, "obj", None)
-                if path := getattr(place, "path", None):
-                    self._display.warning(f"{path}:{place.line_num}: {problem}")
-                return
-            except Exception:  # reported where it is used
-                return
+        try:
+            known = play.get_variable_manager().get_vars(play=play)
+            for name in known["ansible_play_hosts_all"]:
+                if name not in self.read:
+                    self.read.add(name)
+                    known["hostvars"].raw_get(name)
+        except AnsibleParserError as problem:
+            # Only the position: the lines around it, or the unreadable text, may contain secrets.
+            place: Any = getattr(problem.__context__, "obj", None)
+            if path := getattr(place, "path", None):
+                self._display.warning(f"{path}:{place.line_num}: {problem}")
+        except Exception:  # reported where it is used
+            return
 
     def connections(self, play: Any) -> set[str]:
         """Return the connection of the first host of a play, which most of the other hosts also use."""
         with contextlib.suppress(Exception):
-            variables = play.get_variable_manager()
-            first = variables._inventory.get_hosts(play.hosts)[:1]
-            found = [variables.get_vars(play=play, host=host, include_hostvars=False) for host in first]
+            known = play.get_variable_manager().get_vars(play=play)
+            found = [known["hostvars"].raw_get(name) for name in known["ansible_play_hosts_all"][:1]]
             return {str(one.get("ansible_connection", play.connection or C.DEFAULT_TRANSPORT)) for one in found}
         return set()
 

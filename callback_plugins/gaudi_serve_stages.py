@@ -196,8 +196,7 @@ class CallbackModule(Default):  # type: ignore[misc]  # ansible-core has no type
         self._play = play
         hosts: tuple[str, ...] = ()
         with contextlib.suppress(Exception):
-            found = play.get_variable_manager()._inventory.get_hosts(play.hosts)
-            hosts = tuple(host.get_name() for host in found)
+            hosts = tuple(play.get_variable_manager().get_vars(play=play)["ansible_play_hosts_all"])
         stage = str((play.vars or {}).get("gaudi_stage", ""))
         return self.output.play(Play(play.get_name().strip(), hosts, bool(play.check_mode), stage))
 

@@ -10,6 +10,7 @@ from ansible.inventory.manager import InventoryManager
 from ansible.parsing.dataloader import DataLoader
 from ansible.playbook.play import Play
 from ansible.utils.display import Display
+from ansible.vars.hostvars import HostVars
 from ansible.vars.manager import VariableManager
 from helpers.plugins import load
 
@@ -56,7 +57,9 @@ def test_a_file_of_variables_that_cannot_be_parsed_is_named(
     (tmp_path / "host_vars/b.yml").write_text("key: canary\nother: [\n")
     loader = DataLoader()
     inventory = InventoryManager(loader, [str(tmp_path / "hosts.yml")])
-    play = Play.load({"name": "p", "hosts": "all"}, loader=loader, variable_manager=VariableManager(loader, inventory))
+    variables = VariableManager(loader, inventory)
+    HostVars(inventory, variables, loader)  # as a run makes it before the first play
+    play = Play.load({"name": "p", "hosts": "all"}, loader=loader, variable_manager=variables)
     said: list[str] = []
     monkeypatch.setattr(Display, "warning", lambda _, text: said.append(text))
     callback.tell_unread(play)
