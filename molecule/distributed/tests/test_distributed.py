@@ -21,7 +21,7 @@ A, B = "mol-dist-a", "mol-dist-b"
 HOSTS = {"split": (A, B), "copies": (A, B), "rayed": (B, A)}
 PORTS = {"split": 30001, "copies": 30002, "rayed": 30003}
 # What the docs promise, and what a start takes on a busy machine.
-SEEN_S, START_S = 30, 480
+SEEN_S, START_S = 30, 720
 SHUT = "iptables -I INPUT ! -i lo -j DROP; iptables -I OUTPUT ! -o lo -j DROP"
 OPEN = "iptables -D INPUT ! -i lo -j DROP; iptables -D OUTPUT ! -o lo -j DROP"
 
@@ -64,9 +64,18 @@ def serves(model: str) -> bool:
     return active and len(set(starts(model))) == 1 and asked(model).status == "200"
 
 
-def logged(name: str, model: str, text: str) -> bool:
-    """Return whether the journal of a part has a text."""
-    return text in inside(name, f"journalctl --unit=vllm-{model} --output=cat --no-pager --lines=4000")
+def logged(name: str, model: str, text: str, since: float = 0) -> bool:
+    """Return whether the journal of a part has a text, written since a time (in seconds since 1970)."""
+    return text in inside(
+        name, f"journalctl --unit=vllm-{model} --output=cat --no-pager --since=@{since:.0f} --lines=4000"
+    )
+
+
+def all_serve() -> str:
+    """Wait until every model serves; return which do not, and why."""
+    eventually(lambda: all(serves(model) for model in PORTS), START_S, pause=5)
+    said = {m: [" ".join(shown(name, m, "StatusText")) for name in HOSTS[m]] for m in PORTS if not serves(m)}
+    return str(said) if said else ""
 
 
 @pytest.fixture
@@ -78,7 +87,8 @@ def load() -> Iterator[list[Answer]]:
     def client(model: str) -> None:
         while not end.is_set():
             answers.append(asked(model, limit=120, tokens=16))
-            end.wait(0.5)
+            # The starts of the servers need the processors more than questions to servers that are not there.
+            end.wait(0.5 if answers[-1].status == "200" else 5)
 
     clients = [threading.Thread(target=client, args=(model,)) for model in PORTS]
     for one in clients:
@@ -126,9 +136,9 @@ def test_supervisors_that_are_killed_and_an_engine_that_restarts_cost_no_request
     before = {model: starts(model) for model in PORTS}
     for name in (A, B):
         inside(name, "systemctl kill --signal=KILL --kill-whom=main 'vllm-*.service'")
-        assert eventually(lambda: all(serves(model) for model in PORTS), START_S)
+        assert not all_serve()
     inside(B, "systemctl restart docker")
-    assert eventually(lambda: all(serves(model) for model in PORTS), START_S)
+    assert not all_serve()
     assert {model: starts(model) for model in PORTS} == before
     assert load and {one.status for one in load} == {"200"}
 
@@ -142,7 +152,7 @@ def test_a_part_that_dies_takes_all_parts_with_it_and_no_other_model(host: Any) 
     assert inside(B, "pkill --signal KILL gcs_server && echo killed") == "killed"
     assert eventually(lambda: asked("split", 5).status != "200", SEEN_S)
     assert eventually(lambda: all(starts(model)[0] != before[model][0] for model in ("split", "rayed")), START_S)
-    assert eventually(lambda: serves("split") and serves("rayed"), START_S)
+    assert not all_serve()
     assert starts("copies") == before["copies"]
     # With the head's own end before it, where the head's server noticed it first.
     assert logged(A, "split", f"{B}: the server ended with status 137")
@@ -152,17 +162,17 @@ def test_a_part_that_dies_takes_all_parts_with_it_and_no_other_model(host: Any) 
 @pytest.mark.on(A)
 def test_a_cut_network_is_seen_within_the_time_and_heals_by_itself(host: Any, load: list[Answer]) -> None:
     before = {model: starts(model) for model in PORTS}
-    begun = time.monotonic()
+    begun, since = time.monotonic(), time.time()
     inside(B, SHUT)
     try:
         # No socket is closed, and /health of a head says 200 all the time.
         for name, model in product((A, B), PORTS):
-            seen = partial(logged, name, model, "was silent for")
+            seen = partial(logged, name, model, "was silent for", since)
             assert eventually(seen, 2 * SEEN_S), (name, model)
         assert time.monotonic() - begun < 2 * SEEN_S
     finally:
         inside(B, OPEN)
-    assert eventually(lambda: all(serves(model) for model in PORTS), START_S)
+    assert not all_serve()
     assert all(starts(model)[0] not in before[model] for model in PORTS)
     # Requests under way failed, and none hung until its own limit.
     assert max(one.seconds for one in load) < 100, load
@@ -214,7 +224,7 @@ def test_models_over_hosts_are_benchmarked_at_their_heads(playbook: Any, tmp_pat
 @pytest.mark.long
 def test_a_host_that_reboots_comes_back_with_its_models(host: Any) -> None:
     reboot(host)
-    assert eventually(lambda: all(serves(model) for model in PORTS), START_S)
+    assert not all_serve()
 
 
 @pytest.mark.on(A)
