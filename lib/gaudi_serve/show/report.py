@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from itertools import pairwise
 from typing import Any
 
 from ..core.aliases import value_of
@@ -61,12 +62,21 @@ def _notes(known: Mapping[str, Any]) -> list[str]:
     return notes
 
 
-def endpoint(model: Mapping[str, Any], address: str) -> str:
-    """Return the URL of a model; the host's address if it listens everywhere. A worker has no URL."""
+def endpoint(model: Mapping[str, Any], unit: Mapping[str, Any], address: str) -> str:
+    """Return the URL of a model, of its live server if it has one; a worker has no URL.
+
+    Args:
+        model: the planned model.
+        unit: its live unit.
+        address: of its host, for a server that listens on all addresses.
+    """
     if not answers(model):
         return f"at {hosts_of(model)[0]}"
-    where = address if model["host"] in EVERYWHERE else model["host"]
-    return f"http://[{where}]:{model['port']}/v1" if ":" in where else f"http://{where}:{model['port']}/v1"
+    command = (unit.get("launch") or {}).get("command") or []
+    live = {key: value for key, value in pairwise(command) if key in ("--host", "--port")}
+    where, port = live.get("--host", model["host"]), live.get("--port", model["port"])
+    where = address if where in EVERYWHERE else where
+    return f"http://[{where}]:{port}/v1" if ":" in where else f"http://{where}:{port}/v1"
 
 
 def gateway_of(host: str, known: Mapping[str, Any]) -> dict[str, Any] | None:
@@ -111,6 +121,6 @@ def _cells(model: Mapping[str, Any], unit: Mapping[str, Any], address: str) -> l
     return [
         ",".join(map(str, model["module_ids"])) or "cpu",
         unit.get("state", "not there"),
-        endpoint(model, address),
+        endpoint(model, unit, address),
         f"{first * 1000:.0f} ms" if first is not None else "-",
     ]

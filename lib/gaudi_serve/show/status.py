@@ -130,7 +130,7 @@ def _model(model: Known, known: Known) -> dict[str, Any]:
         **({"hosts": hosts} if (hosts := hosts_of(model)) else {}),
         "problem": problem or "",
         "module_ids": model["module_ids"],
-        "url": endpoint(model, str(known["gaudi_host"]["ip"])),
+        "url": endpoint(model, unit, str(known["gaudi_host"]["ip"])),
     }
 
 
