@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from gaudi_serve.core.errors import Finding
 from gaudi_serve.inventory.facts import checked_host
 from gaudi_serve.plan.assembly import assemble
 from gaudi_serve.plan.fleet import vllm_fleet_plan
@@ -175,6 +176,16 @@ def test_stages_that_need_a_plan_wait_for_the_driver() -> None:
     assert found["preflight_stages"] == [*before, "container_runtime", "gateway", "monitoring"]
     # Of models that serve, nothing is said to become before they are planned.
     assert found["preflight_lines"] == ["driver: install"]
+
+
+def test_a_driver_of_another_release_is_one_error_with_the_remedy_of_its_stage() -> None:
+    general = Finding("g", "driver_version", "g: driver and image differ")
+    other = Finding("g", "accelerator", "g: other")
+    facts = {"gaudi_host": {"services": {}}, "preflight_plan": {"models": []}}
+    refused = judged("g", {**facts, "driver_refusal": ["g: remove the driver"]}, list(STAGES), [general, other], [])
+    assert refused["preflight_refusal"] == ["g: other", "g: remove the driver"]
+    without = judged("g", {**facts, "driver_refusal": []}, list(STAGES), [general, other], [])
+    assert without["preflight_refusal"] == ["g: driver and image differ", "g: other"]
 
 
 def test_the_plan_of_a_fleet_shows_what_waits_for_a_driver() -> None:

@@ -57,6 +57,16 @@ def host_findings(
     return findings + _image_findings(plan, images, host_name, host["accelerator"])
 
 
+def once(findings: Sequence[Finding], refused: Sequence[str]) -> list[Finding]:
+    """Return the findings without that of the driver's release, if stage driver refuses the host with its own remedy.
+
+    Args:
+        findings: about a host.
+        refused: the refusals of stage driver.
+    """
+    return [one for one in findings if one.key != "driver_version" or not refused]
+
+
 def _core_findings(host: Mapping[str, Any], host_name: str) -> list[Finding]:
     """Return the findings about cores that contradict each other, which would give models the wrong cores.
 
