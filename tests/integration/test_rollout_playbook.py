@@ -174,6 +174,7 @@ def test_of_one_wave_a_host_is_lost_and_another_too_slow_and_both_go_back(hosts:
     assert hosts.page == ("The rollout stopped at h02, h03.", became, {"h01"})
 
 
+@pytest.mark.long
 def test_a_host_that_is_lost_while_it_goes_back_goes_back(hosts: Hosts) -> None:
     change(hosts.folder, "h01", fault="slow", away={"at": "vllm_snapshot restored", "seconds": 3})
     status, text = hosts.roll()
