@@ -225,7 +225,7 @@ def test_a_copy_that_somebody_made_stays_and_is_named(site: Site) -> None:
     copied("job_templates", "p plan", "night plan of anna")
     inventory = copied("inventories", "p inventory", "p inventory of anna")
     copied("hosts", "h1", "h1", inventory=inventory["id"])
-    text = "has the mark of awx.yml for another name, as a copy has, or a renamed object; remove it if it"
+    text = "has the mark of awx.yml for another name, since it is a copy or was renamed; remove it if it"
     names = ["inventory p inventory of anna", "template night plan of anna"]
     expected = [f"{name} {text} is not needed" for name in names]
     assert site.apply() == Result([], expected, [])
@@ -377,12 +377,12 @@ def test_a_redirect_is_named_and_nothing_follows_it(bare: Site) -> None:
 )
 def test_an_answer_of_another_shape_gets_one_sentence(site: Site, request_: str, answer: bytes, named: str) -> None:
     site.awx.odd = {request_: answer}
-    assert refused(site) == f"A: the answer to {named} is not as AWX answers; is this an AWX?"
+    assert refused(site) == f"A: the answer to {named} is not one of AWX; is this an AWX?"
 
 
 def test_a_change_that_is_answered_oddly_gets_one_sentence(bare: Site) -> None:
     bare.awx.odd = {"POST credentials": b""}
-    with pytest.raises(AwxError, match="the answer to POST credentials is not as AWX answers; is this an AWX"):
+    with pytest.raises(AwxError, match="the answer to POST credentials is not one of AWX; is this an AWX"):
         apply(bare.api, bare.settings, PARTS)
     bare.awx.odd = {"POST projects/": b"[]"}
     with pytest.raises(AwxError, match="update of project p toolkit: AWX has not started it"):

@@ -309,7 +309,7 @@ def test_what_is_wrong_is_told_at_once_and_without_secrets(site: Site) -> None:
         "fleet_awx.vllm_image_registries: (hidden) is not a mapping of registries",
         "'hourly' is not a rule such as DTSTART",
         "fleet_awx.notifications[0].configuration.url: is required: a text",
-        "fleet_awx.fleet_gateway_secret: (hidden): a quoted text of at least 32",
+        "fleet_awx.fleet_gateway_secret: (hidden): it must be a quoted text of at least 32",
         "fleet_awx.vault.password: cannot be read: ",
         "'/nowhere/word'",
         "awx_update_secrets: 'maybe' is not true or false",

@@ -114,7 +114,9 @@ def test_what_cannot_be_set_is_refused_on_all_hosts_at_once_and_check_mode_sends
     status, text = hosts.run(BIOS, "-e", f"bios_bmc_address={hosts.places[0].address}", "--limit", "h01,h02")
     assert status != 0
     for name, others in (("h01", "h02, h03, h04"), ("h02", "h01, h03, h04")):
-        assert f"{name}: bios_bmc_address {hosts.places[0].address}: is that of {others} too" in text, text
+        assert (
+            f"{name}: bios_bmc_address {hosts.places[0].address}: is also the address of the BMC of {others}" in text
+        ), text
     profile = json.dumps({"bios_settings": {}, "bios_profile": "performance", "host_tuning_reboot_allowed": True})
     status, text = hosts.run(BIOS, "--check", "--diff", "-vvv", "-e", profile)
     assert status == 0, text
@@ -203,7 +205,7 @@ def test_a_setting_that_never_sticks_fails_by_its_name_and_is_not_tried_by_the_n
     assert (hosts.told, hosts.state("gw")["drained"]) == ([("drain", 0), ("ready", 2)], {})
     status, text = hosts.run(BIOS, "-e", ALLOWED)
     assert status != 0
-    assert "did not stick before, it is Auto; it is not tried again with BIOS 1.4b" in text
+    assert "did not stick before, and the value is Auto; the run does not try it again with BIOS 1.4b" in text
     assert box.resets == 2
     # With other firmware it may; and the record goes.
     box.bios, box.stubborn = "1.5", set()

@@ -200,7 +200,7 @@ def refused(world: World) -> None:
     assert "skopeo: this machine has no such program; install the package skopeo" in said
     assert "apt-ftparchive: this machine has no such program; install the package apt-utils" in said
     assert "image docker.io/library/debian:12 (control node): no digest: a tag may be moved" in said
-    assert "bundle_leave_out 'image nosuch': is for nothing in the list" in said
+    assert "bundle_leave_out 'image nosuch': matches nothing in the list" in said
     assert not world.bundle.exists() and not world.files.sent
 
 

@@ -80,7 +80,7 @@ def test_gits_token_is_not_sent_over_an_open_line(fleet: Fleet) -> None:
     fleet.hosts["b"]["model_weights_models"][0]["source"] = source
     status, said = fleet.check("--limit", "b")
     assert status != 0
-    assert "b: model qwq: source.url 'http://git.example.net/a.git': there is a model_weights_tokens.git" in said
+    assert "b: model qwq: source.url 'http://git.example.net/a.git': model_weights_tokens.git is set" in said
     assert "canary-9d2f" not in said
 
 

@@ -178,7 +178,10 @@ def test_secrets_as_the_text_of_a_credential() -> None:
         ),
         ({"controller": {"host": "a"}}, "fleet_awx.controller.token: is required, or username and password"),
         ({"controller": {"host": "a", "username": "u"}}, "fleet_awx.controller.token: is required, or username and"),
-        ({"fleet_gateway_secret": "canary"}, "fleet_awx.fleet_gateway_secret: (hidden): a quoted text of at least 32"),
+        (
+            {"fleet_gateway_secret": "canary"},
+            "fleet_awx.fleet_gateway_secret: (hidden): it must be a quoted text of at least 32",
+        ),
         (
             {"notifications": [{"name": "x", "type": "webhook", "configuration": {}}]},
             "fleet_awx.notifications[0].configuration.headers: is required: a mapping",
@@ -205,8 +208,8 @@ def test_secrets_as_the_text_of_a_credential() -> None:
             {"notifications": [{"name": "x", "type": "awssns", "configuration": {}}] * 2},
             "notifications: two of them have the name 'x'",
         ),
-        ({"organization": "x "}, "fleet_awx.organization: 'x ' begins or ends with a blank, which AWX takes away"),
-        ({"prefix": " x"}, "fleet_awx.prefix: ' x' begins with a blank, which AWX takes away"),
+        ({"organization": "x "}, "fleet_awx.organization: 'x ' begins or ends with a blank, which AWX removes"),
+        ({"prefix": " x"}, "fleet_awx.prefix: ' x' begins with a blank, which AWX removes"),
         (
             {"teams": {"operator": ["anna"]}, "rollout_approvers": ["anna"]},
             "fleet_awx.rollout_approvers: anna is in teams.operator too, and could approve a rollout of their own",

@@ -466,7 +466,7 @@ MODULES = {
 PROGRAMS = re.compile(
     r"apt-get|\bpip\b|docker'?,? '?(image'?,? '?)?(build|pull)|\bgit\b|curl|wget|fetch_weights|build_cpu_image"
 )
-# What installs packages again that dpkg was cut off in, or that are broken.
+# What installs packages again that dpkg was interrupted in, or that are broken.
 REPAIRS = "the packages are those of another task here"
 # Tasks that fetch, with the function that lists what they fetch; a text says why a task fetches nothing further.
 FETCHES: dict[tuple[str, str, str], Callable[[BundleHost], list[Item]] | str] = {

@@ -45,13 +45,13 @@ def test_a_healthy_card_has_its_numbers_and_nothing_to_say() -> None:
             "Double Bit ECC          : 32",
             "32 rows of its memory are replaced for double",
         ),
-        ("On Chip 1          :  29 C", "On Chip 1          :  83 C", "its chip has 83 °C, and 83 °C is its limit"),
-        ("Temperature\n", "Temperature\n                Slowdown          : 29 C\n", "29 °C is its limit"),
+        ("On Chip 1          :  29 C", "On Chip 1          :  83 C", "its chip is at 83 °C; its limit is 83 °C"),
+        ("Temperature\n", "Temperature\n                Slowdown          : 29 C\n", "its limit is 29 °C"),
         ("Operational", "In reset", "its module status is In reset"),
         (
             "Slowdown\n                                        : Not Active",
             "Slowdown\n                                        : Active",
-            "slow",
+            "its clock is reduced because of its temperature",
         ),
     ],
 )
@@ -79,7 +79,7 @@ def test_errors_that_nothing_corrected_make_a_card_sick() -> None:
     header = "index, module_id, bus_id, ecc.errors.uncorrected.volatile.total\n"
     assert observed(REPORT, f"{header}0, 0, {BUS}, 0")[0][BUS].sick == ()
     found = observed(REPORT, f"{header}0, 0, {BUS}, 3")[0][BUS]
-    assert found.sick == ("3 memory errors that nothing corrected, since its driver was loaded",)
+    assert found.sick == ("it has 3 uncorrected memory errors since its driver was loaded",)
 
 
 def test_firmware_is_compared_with_the_other_cards_and_with_the_driver() -> None:
@@ -92,14 +92,14 @@ def test_firmware_is_compared_with_the_other_cards_and_with_the_driver() -> None
     found, notes = cards_health(lambda argv: Result(0, text if "-q" in argv else "", ""), cards)
     assert [found[f"0000:4{place}:00.0"].warned for place in range(2)] == [(), ()]
     assert found["0000:42:00.0"].warned == (
-        "its firmware is 1.11.0-fw-45.1.0-sec-6, and that of most cards 1.12.1-fw-46.0.5-sec-6",
-        "its firmware 1.11.0-fw-45.1.0-sec-6 is not of the driver's release 1.12.1",
+        "its firmware is 1.11.0-fw-45.1.0-sec-6; most cards have 1.12.1-fw-46.0.5-sec-6",
+        "its firmware 1.11.0-fw-45.1.0-sec-6 does not belong to the driver's release 1.12.1",
     )
     assert notes == []
 
 
 def test_what_cannot_be_read_is_said() -> None:
-    note = ["the health of cards [0] is not known: hl-smi -q shows nothing of them"]
+    note = ["the health of cards [0] is not known: hl-smi -q does not show it"]
     for given in (("", "", 1), ("x\x1b[0m\n" * 9, "", 0), (":::\n : \n\t[0] AIP\n", "1,2\n", 0)):
         assert observed(*given) == ({BUS: CardHealth()}, note)
 

@@ -565,8 +565,8 @@ def test_a_model_whose_plan_is_wrong_is_not_taken_for_one_that_nobody_wants() ->
     known = {"gaudi_services": services, "vllm_service_secrets": {}, "vllm_service_plan": plan}
     found = STAGE.pending(Given("gaudi01", known))
     assert found.changes["remove"] == ["old"]
-    assert not any("model big: is there, but not planned" in one for one in found.drift)
-    assert any("model old: is there, but not planned" in one for one in found.drift)
+    assert not any("model big: exists, but is not planned" in one for one in found.drift)
+    assert any("model old: exists, but is not planned" in one for one in found.drift)
 
 
 def test_a_reset_of_one_host_says_that_the_model_ends_on_all() -> None:

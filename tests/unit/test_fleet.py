@@ -294,7 +294,7 @@ def test_a_gateway_that_the_inventory_has_no_more_is_warned_about() -> None:
     left["gaudi_services"]["gateway"] = True
     warnings = vllm_fleet_plan({"a": left}, ["a"], [])["warnings"]
     assert [
-        text for text in warnings if text.startswith("a: gateway: runs here, and the inventory has no fleet_gateway")
+        text for text in warnings if text.startswith("a: gateway: it runs here, but the inventory has no fleet_gateway")
     ]
     left["gaudi_services"]["gateway"] = False
     assert not [text for text in vllm_fleet_plan({"a": left}, ["a"], [])["warnings"] if "gateway" in text]

@@ -15,7 +15,7 @@ from helpers.plugins import run_module
 
 def test_a_record_that_cannot_be_read_is_not_written_over(tmp_path: Path) -> None:
     (tmp_path / "host_tuning.json").write_text("{cut")
-    with pytest.raises(ValueError, match="cannot be read, so that what was found before the first change is not known"):
+    with pytest.raises(ValueError, match="cannot be read, so the state before the first change is not known"):
         keep("host_tuning", {"a": 1}, folder=tmp_path)
 
 

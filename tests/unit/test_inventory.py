@@ -185,11 +185,13 @@ def test_models_of_clients_are_checked_although_another_hosts_models_cannot_be_r
 
     assert of_two_hosts(fleet_gateway=clients("phi")) == []
     assert of_two_hosts(fleet_gateway=clients("phj")) == [
-        "g: fleet_gateway.clients.a.models: 'phj' is a model of no host of this inventory; did you mean phi?; these "
+        "g: fleet_gateway.clients.a.models: 'phj' is not a model of any host of this inventory; did you mean "
+        "phi?; these "
         f"could not be read: {UNDEFINED}"
     ]
     assert of_two_hosts(fleet_gateway={"balance": {"zz": "least"}}) == [
-        "g: fleet_gateway.balance: 'zz' is a model of no host of this inventory; there are phi; these could not be "
+        "g: fleet_gateway.balance: 'zz' is not a model of any host of this inventory; there are phi; these could "
+        "not be "
         f"read: {UNDEFINED}"
     ]
 

@@ -318,7 +318,7 @@ def test_ranks_of_two_hosts_are_counted_on(torch: Torch) -> None:
         ({"devices": 3}, "rank 0: RuntimeError: the container has 3 devices instead of 2\n"),
         (
             {"devices": 2, "right": False},
-            "rank 0: RuntimeError: the sum over 2 ranks is wrong: a link or a device changes what it carries\n",
+            "rank 0: RuntimeError: the sum over 2 ranks is wrong: a link or a device corrupts data\n",
         ),
     ],
     indirect=["torch"],
@@ -393,7 +393,7 @@ class Docker:
 @pytest.mark.parametrize(
     ("outcome", "calls", "problem"),
     [
-        (None, ["rm --force", "run --rm", "rm --force"], "all: no end after 60 s"),
+        (None, ["rm --force", "run --rm", "rm --force"], "all: it did not end within 60 s"),
         (
             subprocess.CompletedProcess([], 125, "docker: no such image\n", ""),
             ["rm --force", "run --rm"],
@@ -476,7 +476,7 @@ PERF = "/opt/nccl-tests/build/all_reduce_perf"
         (NcclTests(8, busbw="90.00"), "all: 90.0 GB/s is below 185 GB/s"),
         (NcclTests(9), "all: all_reduce_perf shows 9 ranks instead of 8"),
         (NcclTests(7), f"all: {PERF} ended with 3: Test NCCL failure common.cu: invalid usage |  7 devices"),
-        (NcclTests(8, wrong="4"), "all: a sum over 8 ranks is wrong (4): a link or a device changes what it carries"),
+        (NcclTests(8, wrong="4"), "all: a sum over 8 ranks is wrong (4): a link or a device corrupts data"),
         (NcclTests(8, busbw="-"), "all: all_reduce_perf has no figure: "),
         (NcclTests(8, busbw="nan"), "all: all_reduce_perf has no figure: "),
         (NcclTests(8, busbw="inf"), "all: all_reduce_perf has no figure: "),

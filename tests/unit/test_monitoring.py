@@ -388,7 +388,7 @@ def test_a_host_waits_for_the_certificate_of_the_other(live: dict[str, Any]) -> 
     known["monitoring_fleet"] = fleet_watched(hostvars, HOSTS, "a")
     found = monitoring.STAGE.pending(Given("a", known))
     assert not [text for text in found.due if "when it has a certificate" in text]
-    assert found.notes == ["monitoring: p was not read in this run, and scrapes this host as before"]
+    assert found.notes == ["monitoring: p was not read in this run; it scrapes this host as before"]
 
 
 @pytest.mark.parametrize("name", ["10.0.0.5", "fd00::5", "gaudi01.example"])
@@ -539,7 +539,7 @@ def test_an_alert_on_objectives_needs_a_model_with_one(thresholds: Any, slo: Any
     model = {"model": "m", "served": "m", "address": "127.0.0.1", "port": 1, "slo": slo or {}}
     fleet = {"watched": [{"host": "a", "address": "10.0.0.1", "models": [model]}]}
     found = monitoring.objective_refusal({"thresholds": thresholds}, fleet, "p")
-    assert [text.partition(": no model")[0] for text in found] == [
+    assert [text.partition(": this alert")[0] for text in found] == [
         f"p: fleet_monitoring.thresholds.{one}" for one in refused
     ]
     assert monitoring.objective_refusal(None, fleet, "a") == []

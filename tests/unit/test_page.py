@@ -154,7 +154,9 @@ def test_kept_benchmarks_are_read_and_a_broken_line_is_told(tmp_path: Path) -> N
     assert titles == ["qwq-32b: Output", "qwq-32b: Time to first token, median", "qwq-32b: output over load"]
     newest = next(one for one in document["benchmarks"] if one["host"] == "gaudi02")
     assert newest["runs"] == 15 and newest["change"] is not None
-    assert page({}, str(tmp_path / "none"))["missing"] == ["No benchmark is kept yet; benchmark.yml keeps them."]
+    assert page({}, str(tmp_path / "none"))["missing"] == [
+        "No benchmark result is stored yet; benchmark.yml stores them."
+    ]
 
 
 def test_runs_of_different_kinds_are_no_line() -> None:
@@ -166,7 +168,7 @@ def test_runs_of_different_kinds_are_no_line() -> None:
     first, _, second, _ = document["charts"]
     assert [len(one["x"]) for one in (first, second)] == [3, 2]
     assert "through gateway" in second["caption"] and "through" not in first["caption"]
-    assert document["missing"] == ["1 kept repetition cannot be compared with others, and benchmark.yml shows why."]
+    assert document["missing"] == ["1 stored repetition cannot be compared with others, and benchmark.yml shows why."]
 
 
 def test_a_run_is_compared_with_the_run_before_and_not_with_its_own_repetitions() -> None:

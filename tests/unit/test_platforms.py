@@ -71,7 +71,7 @@ def made_up(name: str, access: DeviceAccess, device: str, ids: tuple[str | None,
         card_variables=(*access.variables, *access.forbidden),
         names=rf"{device}[\w .()-]*",
         prefixes=(device,),
-        no_memory=f"memory is not checked: that of {name} cards is not counted with",
+        no_memory=f"memory is not checked: the toolkit has no memory rules for {name} cards",
         observe=observed(f"{device} 80GB HBM3", ids),
         **more,
     )

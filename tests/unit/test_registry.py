@@ -100,7 +100,7 @@ def test_keys_are_files_of_root_and_gone_afterwards(tmp_path: Path, monkeypatch:
         pass
     folder.mkdir()
     (folder / "ca.crt").write_text("the owner's")
-    told = "is there and not the toolkit's; choose another vllm_image_serve_port"
+    told = "exists, and is not the toolkit's; choose another vllm_image_serve_port"
     with pytest.raises(InputError, match=told), registry.trusted(client):
         pass
     assert (folder / "ca.crt").read_text() == "the owner's"

@@ -99,9 +99,9 @@ def test_a_restart_has_no_line_of_a_root_that_did_not_change() -> None:
 @pytest.mark.parametrize(
     ("value", "allowed"),
     [
-        (123456, "quoted: YAML makes another number of 0123456, and of 1_000"),
-        (1.5, "quoted: YAML makes another number of 0123456, and of 1_000"),
-        ("geheim\N{EURO SIGN}", "of signs that a header of HTTP can carry (Latin-1)"),
+        (123456, "quoted: YAML reads 0123456 and 1_000 as other numbers"),
+        (1.5, "quoted: YAML reads 0123456 and 1_000 as other numbers"),
+        ("geheim\N{EURO SIGN}", "of characters that an HTTP header can carry (Latin-1)"),
         (True, "a quoted text"),
         (datetime.date(2024, 1, 1), "a quoted text"),
         (["s3cret"], "a quoted text"),

@@ -298,10 +298,10 @@ def test_a_plan_from_saved_facts_is_the_plan_of_the_live_hosts(playbook: Any, tm
 def test_a_host_without_cards_is_reset(playbook: Any) -> None:
     told = playbook("playbooks/reset.yml", "--limit", "mol-cpu", "--check")
     assert told.status == 0, told.text
-    assert "would remove: model tiny: unit, settings, secrets, container" in told.flat
+    assert "would undo: model tiny: unit, settings, secrets, container" in told.flat
     run = playbook("playbooks/reset.yml", "--limit", "mol-cpu", reset_confirm="reset")
     assert run.status == 0, run.text
-    assert "taken back: governor of CPUs" in run.flat
+    assert "undone: governor of CPUs" in run.flat
     assert playbook("playbooks/reset.yml", "--limit", "mol-cpu", reset_confirm="reset").changed_nothing
     gone = playbook("playbooks/reset.yml", "--start-at-task", "Lock the host", reset_confirm="perhaps")
     assert "changed=0" in gone.flat and "Models" not in gone.text

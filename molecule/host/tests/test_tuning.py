@@ -116,7 +116,7 @@ def test_wrong_input_is_refused_before_anything_changes(playbook: Any) -> None:
         ),
         (
             {"host_tuning_governor": "ondemand"},
-            ["mol-host: host_tuning_governor: 'ondemand': the host has performance"],
+            ["mol-host: host_tuning_governor: 'ondemand': must be one that the host has: performance"],
         ),
     ):
         run = playbook("playbooks/host.yml", **given)

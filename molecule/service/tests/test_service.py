@@ -127,7 +127,7 @@ def test_a_new_supervisor_takes_over_what_serves(host: Any, playbook: Any, unit:
     assert "model qwq-32b: its supervisor is of another version" in status.flat
     run = playbook("playbooks/models.yml")
     assert run.status == 0, run.text
-    assert "replace the supervisor of qwq-32b: its server goes on" in run.flat
+    assert "replace the supervisor of qwq-32b: its server keeps running" in run.flat
     assert started("qwq-32b") == before["qwq-32b"][0]
     assert unit("qwq-32b", "MainPID") != before["qwq-32b"][1]
     assert (started("qwen2.5-7b"), unit("qwen2.5-7b", "MainPID")) == before["qwen2.5-7b"]
@@ -157,7 +157,7 @@ def test_lost_files_of_a_serving_model_are_written_anew(
         assert refused.status != 0
         assert "missing or empty, so a restart would end its server and start none" in refused.flat
         status = playbook("playbooks/status.yml")
-        assert "model qwq-32b: has no unit; the next run writes it, and its container goes on" in status.flat
+        assert "model qwq-32b: has no unit; the next run writes it, and its container keeps running" in status.flat
     run = playbook("playbooks/models.yml")
     assert run.status == 0, run.text
     assert started("qwq-32b") == before

@@ -505,7 +505,7 @@ class Host:
         return {"files": [{"path": "/sbin/shutdown"}] if given["patterns"] == ["shutdown"] else []}
 
     def do_gaudi_dpkg(self, given: dict[str, Any]) -> dict[str, Any]:
-        """Find nothing that dpkg was cut off in."""
+        """Find nothing that dpkg was interrupted in."""
         return {"finished": []}
 
     def do_ping(self, given: dict[str, Any]) -> dict[str, Any]:
