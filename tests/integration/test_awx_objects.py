@@ -88,7 +88,7 @@ class Site:
         return Api(Login(self.address, TOKEN), timeout_s=5, pause_s=0)
 
     def apply(self, **more: Any) -> Result:
-        """Bring it to its settings, after a check whose lines are the same."""
+        """Give it its settings, after a check whose lines are the same."""
         self.awx.writes.clear()
         found = apply(self.api, self.settings, PARTS, check=True, **more)
         assert self.awx.writes == []

@@ -132,7 +132,7 @@ class World:
         return ["ansible-playbook", "-i", hosts, "playbooks/bundle.yml", "-e", json.dumps(known), *options]
 
     def run(self, *options: str, status: int = 0, env: dict[str, str] | None = None, **given: Any) -> str:
-        """Run the playbook, and return what it said, in one line."""
+        """Run the playbook, and return what it reported, in one line."""
         environment = {**self.environment, **(env or {})}
         ended, text = forked.playbook(self.argv(*options, **given), ROOT, environment, 120)
         assert ended == status, text
@@ -205,7 +205,7 @@ def refused(world: World) -> None:
 
 
 def checked(world: World) -> None:
-    """Check mode says what would be fetched, and asks nobody."""
+    """Check mode reports what would be fetched, and asks nobody."""
     said = world.run("--check")
     assert "items would be fetched; nothing was" in said
     assert "would fetch image docker.io/library/debian:12" in said

@@ -538,7 +538,7 @@ def test_git_without_such_a_revision_or_repository(git_host: Host) -> None:
 
 def docker_that_does_nothing(folder: Path) -> Path:
     """Return a stand-in of docker that keeps what it was asked to list and to remove."""
-    # It says what it was given and writes nothing, with status 0, as the vendor's calibration does where it fails.
+    # It reports what it was given and writes nothing, with status 0, as the vendor's calibration does where it fails.
     docker = folder / "docker"
     docker.parent.mkdir()
     # A container of an earlier run is there, and a stranger's of the same name, which has no label.

@@ -116,7 +116,7 @@ class Registry(ThreadingHTTPServer):
         return [one for one in self.sent if one != image.id]
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """Say nothing of connections that end in the middle."""
+        """Log nothing about connections that end in the middle."""
 
 
 class Handler(BaseHTTPRequestHandler):
@@ -126,7 +126,7 @@ class Handler(BaseHTTPRequestHandler):
     server: Registry
 
     def log_message(self, *_: Any) -> None:
-        """Say nothing."""
+        """Log nothing."""
 
     def do_HEAD(self) -> None:
         """Answer without a body."""
@@ -152,7 +152,7 @@ class Handler(BaseHTTPRequestHandler):
 
 
 def said(*argv: str) -> str:
-    """Return what the engine's client says."""
+    """Return what the engine's client reports."""
     return subprocess.run(["docker", *argv], check=True, capture_output=True, text=True).stdout.strip()
 
 
@@ -187,7 +187,7 @@ def source(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Registry
 
 
 def is_whole(name: str, image: Image) -> bool:
-    """Tell whether the engine has an image under a name, with all of its layers."""
+    """Return whether the engine has an image under a name, with all of its layers."""
     told = json.loads(said("image", "inspect", name))[0]
     found = subprocess.run(["docker", "save", name], check=True, capture_output=True).stdout
     with tarfile.open(fileobj=io.BytesIO(found)) as archive:

@@ -14,7 +14,7 @@ from gaudi_serve.plan.refusal import host_findings
 from helpers.plans import DEBIAN, EMPTY, gaudi_host, model
 
 ROOT = Path(__file__).parents[2]
-# Cards of two NUMA nodes that are said to have the same cores, as a broken table of the machine's firmware tells.
+# Cards of two NUMA nodes that are reported to have the same cores, as a broken table of the machine's firmware reports.
 CORES = {number: ["0-39"] if number < 4 else ["20-59"] for number in range(8)}
 SENTENCE = 'facts: gaudi_host.modules[4].cpus ["20-59"]: overlaps with ["0-39"] of [0], a card of another NUMA node'
 

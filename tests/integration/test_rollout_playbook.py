@@ -1,4 +1,4 @@
-"""Rollouts over hosts that are a file each: what the controller does when a host is lost, and what it says."""
+"""Rollouts over hosts that are a file each: what the controller does when a host is lost, and what it reports."""
 
 from __future__ import annotations
 

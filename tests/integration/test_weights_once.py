@@ -1,4 +1,4 @@
-"""The role on two hosts of this machine, one of which is to bring the weights for both: what it says beforehand."""
+"""The role on two hosts of this machine, one of which is to fetch the weights for both: what it reports beforehand."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Fleet:
         return {**known, "model_weights_from_host": "a", "model_weights_models": [planned]}
 
     def check(self, *arguments: str) -> tuple[int, str]:
-        """Run the role in check mode, and return its status and what it says in one line."""
+        """Run the role in check mode, and return its status and what it reports in one line."""
         (self.folder / "hosts.json").write_text(json.dumps({"all": {"hosts": self.hosts}}))
         environment = {**os.environ, "ANSIBLE_CONFIG": str(ROOT / "ansible.cfg"), "ANSIBLE_NOCOLOR": "1"}
         environment["ANSIBLE_STDOUT_CALLBACK"] = "default"

@@ -29,7 +29,7 @@ from helpers.plans import gaudi_host, known, model, planned
 from helpers.plugins import acting, load
 
 SECRET, GATEWAY = "0123456789abcdef0123456789abcdef", {"clients": {"a": {"key": "k" * 32}}}
-# By the new name: a value, and another one of which the plan says something else.
+# By the new name: a value, and another one of which the plan has something else.
 VALUES: dict[str, tuple[Any, Any]] = {
     "accelerator": ("gaudi", "cpu"),
     "accelerator_cards": (8, 7),

@@ -1,4 +1,4 @@
-"""What playbooks/awx.yml is told, and whether what AWX asks is what the playbooks know."""
+"""What playbooks/awx.yml is given, and whether what AWX asks is what the playbooks know."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ TEMPLATES = {one["name"]: one for one in OBJECTS["__awx_job_templates"]}
 
 
 def said(playbook: str) -> str:
-    """Return what a playbook says, and all task files and variables that it may take."""
+    """Return what a playbook reports, and all task files and variables that it may take."""
     beside = [*(ROOT / "playbooks").rglob("*.yml"), *(ROOT / "roles").rglob("*.yml")]
     roles = "\n".join(path.read_text(encoding="utf-8") for path in beside if path.name != "awx.yml")
     return (ROOT / playbook).read_text(encoding="utf-8") + roles
@@ -69,7 +69,7 @@ def test_a_survey_asks_for_variables_that_the_playbook_has(name: str) -> None:
 
 @pytest.mark.parametrize("name", TEMPLATES)
 def test_nothing_is_an_answer_to_a_text_or_is_never_sent(name: str) -> None:
-    # AWX's page sends an empty text for a field that somebody has emptied.
+    # AWX's page sends an empty text for a field that someone has emptied.
     texts = [one for one in TEMPLATES[name].get("survey", []) if one["type"] == "text"]
     assert [one["variable"] for one in texts if one["min"] != 0] == []
 

@@ -301,7 +301,7 @@ def test_every_makers_profile_is_current_after_two_boots_at_most(bmcs: Bmcs, mak
 def test_modules_of_others_find_a_redfish_service_in_the_bmc_of_these_tests(
     bmcs: Bmcs, maker: str, tmp_path: Path
 ) -> None:
-    pytest.importorskip("ansible_collections.community.general", reason="only package ansible brings it")
+    pytest.importorskip("ansible_collections.community.general", reason="only package ansible provides it")
     place, (_, name, before, after, _) = bmcs.serve(MAKERS[maker], current=FREE.get(maker, {})), C6_OF[maker]
     (tmp_path / "bmc.pem").write_text(place.ca, encoding="ascii")
     given = {"baseuri": place.address, "validate_certs": True, "ca_path": str(tmp_path / "bmc.pem")}
@@ -316,7 +316,7 @@ def test_modules_of_others_find_a_redfish_service_in_the_bmc_of_these_tests(
     assert found == place.box.current and found[name] == before
     assert run("redfish_config", "Systems", "SetBiosAttributes", bios_attributes={name: after}, **user)["changed"]
     assert (place.box.pending, place.box.current[name]) == ({name: after}, before)
-    # For this toolkit it is pending, and on Dell's BMCs the job of somebody else.
+    # For this toolkit it is pending, and on Dell's BMCs the job of someone else.
     now = asked(place, bios_settings={name: after})
     assert (now.changes["patch"], now.refusal, len(place.box.jobs)) == ({}, [], int(maker == "Dell"))
     if maker == "HPE":
@@ -333,7 +333,7 @@ def test_without_permission_to_reboot_settings_stay_pending(bmcs: Bmcs) -> None:
     assert send(place, found) == {"job": ""}
     assert place.box.current[C6] == "Auto"
     again = asked(place, bios_profile="performance")
-    # Nobody has allowed a reboot: nothing is due, and it is said that settings are pending.
+    # Nobody has allowed a reboot: nothing is due, and the run reports that settings are pending.
     assert (again.changes["patch"], list(again.due), list(again.left)) == ({}, [], [])
     assert "are pending until a reboot (host_tuning_reboot_allowed: true)" in (again.notes or [""])[0]
     assert "CPUC6Report#0840: Auto -> Disable (pending until a reset)" in again.drift
@@ -567,7 +567,7 @@ def test_a_staged_job_of_an_earlier_run_is_replaced_and_one_of_others_is_not(bmc
     job = send(place, first)["job"]
     facts = kept(first, job)
     assert list(asked(place, **{**given, **facts}).due) == []
-    # One more setting: the same job must bring both.
+    # One more setting: the same job must apply both.
     more = {**given, "bios_settings": {"ProcVirtualization": "Disabled", "SriovGlobalEnable": "Enabled"}, **facts}
     second = asked(place, **more)
     assert (second.refusal, second.changes["job"]) == ([], job)
@@ -620,7 +620,7 @@ def test_what_a_bmc_has_not_accepted_is_sent_again(bmcs: Bmcs) -> None:
 def test_a_job_of_others_is_not_taken_for_that_of_a_run_that_was_cut_off(bmcs: Bmcs) -> None:
     place = bmcs.serve(DELL)
     given: dict[str, Any] = {"bios_settings": {"ProcVirtualization": "Disabled"}}
-    # It was cut off before it sent anything; then somebody else sent something else.
+    # It was cut off before it sent anything; then someone else sent something else.
     facts = kept(asked(place, **given, gaudi_boot_id="b1"), accepted=False)
     with Redfish(bmc(place)) as client:
         stage(client, {"SriovGlobalEnable": "Enabled"})

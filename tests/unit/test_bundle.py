@@ -1,4 +1,4 @@
-"""What a site without internet must bring in: the list of each host, its manifest, and that no task is left out."""
+"""What a site without internet must fetch: the list of each host, its manifest, and that no task is left out."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def texts(items: list[Item]) -> list[str]:
     return [f"{one.name}={one.version}" if one.version else one.name for one in items]
 
 
-# ---- what fetching needs besides
+# ---- what fetching needs in addition
 
 
 def test_what_fetching_needs_has_the_logins_that_the_list_hides() -> None:
@@ -142,7 +142,7 @@ def test_a_driver_of_a_host_that_was_read_has_the_version_that_apt_knows() -> No
     facts: dict[str, Any] = {"packages": {}, "driver_version": None, "available": offered, "modules": [], "ports": {}}
     found = packages.driver(host(gaudi_driver={**facts, "broken": ""}))
     assert "habanalabs-dkms=1.24.1-9" in texts(found)
-    # One that no package brought is never fetched.
+    # One that no package installed is never fetched.
     assert packages.driver(host(gaudi_driver={**facts, "broken": "", "driver_version": "1.24.1-9"})) == []
 
 
@@ -468,7 +468,7 @@ PROGRAMS = re.compile(
 )
 # What installs packages again that dpkg was interrupted in, or that are broken.
 REPAIRS = "the packages are those of another task here"
-# Tasks that fetch, with the function that lists what they fetch; a text says why a task fetches nothing further.
+# Tasks that fetch, with the function that lists what they fetch; a text is the reason why a task fetches nothing.
 FETCHES: dict[tuple[str, str, str], Callable[[BundleHost], list[Item]] | str] = {
     ("accelerator_network", "apply.yml", "Install | Install the packages"): packages.accelerator_network,
     ("container_runtime", "install.yml", "Install | Install Docker"): packages.container_runtime,
@@ -561,7 +561,7 @@ def flat(tasks: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
 
 
 def fetches(task: Mapping[str, Any]) -> bool:
-    """Tell whether a task may fetch something from outside."""
+    """Return whether a task may fetch something from outside."""
     names = {key.rpartition(".")[2]: value for key, value in task.items()}
     if MODULES & set(names):
         return not any(isinstance(value, dict) and value.get("state") == "absent" for value in names.values())

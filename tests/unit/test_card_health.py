@@ -1,4 +1,4 @@
-"""Sick and excluded cards: what counts as sick, and that no model is placed on them unless somebody says so."""
+"""Sick and excluded cards: what counts as sick, and that no model is placed on them unless someone allows it."""
 
 from __future__ import annotations
 
@@ -165,7 +165,7 @@ def test_a_model_on_a_sick_card_stays_and_is_announced() -> None:
     # One that does not run now starts on a healthy card.
     stopped = {"m": {"module_ids": [5], "port": 30001, "active": False}}
     assert cards_of(plan(host({5: SICK}, services=stopped), one())) == [4]
-    # A move that somebody allows for others is no reason to move it.
+    # A move that someone allows for others is no reason to move it.
     assert cards_of(plan(host({5: SICK}, services=running(5)), one(), fleet_move_allowed=True)) == [5]
 
 
@@ -244,7 +244,7 @@ def test_ports_that_carry_nothing_are_a_warning_in_plan_and_status() -> None:
     values = known(gaudi_host=host(), **facts)
     values |= {"vllm_service_status": [], "preflight_plan": {"models": []}, "vllm_service_health": {}}
     assert fleet_status({"a": values}, ["a"])["hosts"]["a"]["notes"] == lines
-    # A port that is down is what the network's stage brings up.
+    # A port that is down is what the network's stage activates.
     ports[0]["up"] = False
     assert "to other hosts" not in text_of(planned())
     of_role = Wanted.of_role(defaultdict(str, {**facts, "preflight_cards": 0, "preflight_for": []}))

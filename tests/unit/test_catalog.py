@@ -35,7 +35,7 @@ MANUAL = {
         "qwen3-coder-480b-a35b-instruct-fp8"
     ),
 }
-# What the manual's multimodal commands say beside the model and its address.
+# What the manual's multimodal commands have next to the model and its address.
 MULTIMODAL = {
     "qwen2-vl-7b-instruct": '{"image":5,"video":5}',
     "qwen2-audio-7b-instruct": '{"audio":5}',
@@ -139,7 +139,7 @@ def test_an_entry_has_what_differs_under_the_names_of_the_engines() -> None:
     assert (new["launch_profile"], new["weights"]) == ("plugin", "/data/hf_models/DeepSeek-R1")
     assert "--enable-expert-parallel" in new["args"]
     assert "quantization" not in " ".join(new["args"])
-    # What a user says wins over both, and both folders are looked at before there is a plan.
+    # What a user sets wins over both, and both folders are looked at before there is a plan.
     mine = {**R1, "image": "i", "weights": "/mine", "max_num_seqs": 8}
     (model,) = vllm_plan([mine], gaudi_host(), CATALOG, release="1.24.1")["models"]
     assert (model["weights"], model["max_num_seqs"]) == ("/mine", 8)

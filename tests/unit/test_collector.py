@@ -640,7 +640,7 @@ def test_journal_of_the_plugin_whose_workers_print_each_line(host: CollectorHost
     assert of(found, "model_warmup_seconds", model="qwq") == 61
     assert of(found, "model_warmup_graphs", model="qwq") == 3 + 4
     assert of(found, "model_unwarmed_shapes_total", model="qwq") == {"prompt": 1, "decode": 1}
-    # Each new shape is seen, whoever prints it first.
+    # Each new shape is seen, no matter what prints it first.
     tell(host, unwarmed("'decode', 8, 1, 512"))
     assert of(host.collect(program), "model_unwarmed_shapes_total", model="qwq", phase="decode") == 2
     # Of a server whose rank stands in the line, or with a phase of a later version.
@@ -661,7 +661,7 @@ def test_journal_of_upstream(host: CollectorHost, program: ModuleType) -> None:
     found = host.collect(program)
     assert of(found, "model_kv_blocks", model="qwq") == 100_000
     assert of(found, "model_warmup_seconds", model="qwq") == 2.73
-    # Nothing there tells of shapes.
+    # Nothing there reports shapes.
     assert of(found, "model_unwarmed_shapes_total", model="qwq") is None
     assert of(found, "model_warmup_graphs", model="qwq") is None
 
@@ -780,7 +780,7 @@ def test_what_another_version_has_kept_begins_anew(host: CollectorHost, program:
 
 def test_what_is_no_text_and_no_entry_is_passed_over(host: CollectorHost, program: ModuleType) -> None:
     host.state["journal"]["qwq"] = [(BEGIN + 1, None), (BEGIN + 2, [98, 255]), (BEGIN + 3, "x" * 100_000)]
-    # What was said of the container before, in the second of the start.
+    # What was reported of the container before, in the second of the start.
     host.state["journal"]["qwq"].insert(0, (BEGIN - 0.2, FORK[-1][1]))
     tell(host, FORK[:10])
     found = host.collect(program)

@@ -312,7 +312,7 @@ def test_programs_of_the_runtime_as_the_host_has_them(tmp_path: Path) -> None:
         "habana_programs": {"habana-container-hook": True, "habana-container-cli": False},
         "habana_problem": "ERROR: toml: no",
     }
-    # Where its owner says that it lies elsewhere, nobody looks for it.
+    # Where its owner reports that it lies elsewhere, nobody looks for it.
     config.parent.mkdir(parents=True)
     config.write_text("[Habana-Container-CLI]\n#path = 'a'\nPath = '/opt/cli'\n", encoding="ascii")
     assert device_runtime(RUNTIME, root=str(tmp_path))["habana_programs"]["habana-container-cli"]
@@ -468,7 +468,7 @@ def unit(tmp_path: Path, line: str, dropin: str, environment: str = "") -> dict[
             f"{{ path=/usr/sbin/dockerd ; argv[]={line} ; ignore_errors=no ; start_time=[n/a] ; stop_time=[n/a] ; "
             "pid=0 ; code=(null) ; status=0/0 }"
         ],
-        "Environment": ["'A=x y' TOLD=--live-restore"],
+        "Environment": ["'A=x y' OPTS=--live-restore"],
         "EnvironmentFiles": [f"{tmp_path}/docker (ignore_errors=yes)"],
         "FragmentPath": [f"{tmp_path}/docker.service"],
         "DropInPaths": [f"{tmp_path}/own.conf"],
@@ -482,7 +482,7 @@ def unit(tmp_path: Path, line: str, dropin: str, environment: str = "") -> dict[
         ("dockerd --live-restore=false", "--live-restore=false", "", "live-restore", "false", "own.conf"),
         ("dockerd $DOCKER_OPTS", "", 'DOCKER_OPTS="--data-root /data -D"\n', "data-root", "/data", "docker"),
         ("dockerd ${DOCKER_OPTS}", "", "#A=\nDOCKER_OPTS=--data-root=/data\n", "data-root", "/data", "docker"),
-        ("dockerd $TOLD", "Environment=TOLD=--live-restore", "", "live-restore", "true", "own.conf"),
+        ("dockerd $OPTS", "Environment=OPTS=--live-restore", "", "live-restore", "true", "own.conf"),
         ("dockerd --add-runtime habana=/opt/h", "", "", "add-runtime", "habana=/opt/h", None),
         ("dockerd --config-file /etc/d.json", "# --config-file\n", "", "config-file", "/etc/d.json", None),
     ],

@@ -416,7 +416,7 @@ def test_every_change_of_one_part_restarts_all() -> None:
     ):
         after = [one["digest"] for one in parts(planned({**entry, **changed}, **facts))]
         assert not set(before) & set(after), changed
-    # What says nothing of the launch restarts nothing.
+    # What has nothing about the launch restarts nothing.
     facts = {"gaudi02": {"networks": [{"interface": "eth9", "address": "10.0.0.2", "prefix": 24, "mtu": 1500}]}}
     assert [one["digest"] for one in parts(planned(entry, **facts))] == before
     assert [one["digest"] for one in parts(planned({**entry, "start_timeout_s": 99}))] == before
@@ -682,6 +682,6 @@ def test_status_counts_the_restarts_of_a_group_at_its_head() -> None:
         "gaudi01: model big: 2 restarts since its unit was started; last at 2023-11-14 22:13 UTC: gaudi01: the server "
         "ended with status 137"
     ]
-    # Its head was not read: each host says its own.
+    # Its head was not read: each host reports its own.
     alone = fleet_status(variables, HOSTS[1:])
     assert alone["hosts"]["gaudi02"]["models"][0]["restarts"] == 5

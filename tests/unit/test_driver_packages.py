@@ -1,4 +1,4 @@
-"""Drivers whose packages go by their own version: what is brought, held, started and replaced, and what is refused."""
+"""Drivers with packages of their own version: what is installed, held, started, replaced and refused."""
 
 from __future__ import annotations
 
@@ -156,7 +156,7 @@ def test_a_driver_without_a_desktop_is_held_as_any(names: tuple[str, ...]) -> No
     assert changes("580", **loose).install == ()
     other = changes("570", **loose)
     assert other.replaces and other.install == ("nvidia-driver-570-server-open=570.195.03-0ubuntu0.24.04.1",)
-    # It is none of a driver that an installer has brought later, nor is it gone where nothing is loaded.
+    # It is none of a driver that an installer has installed later, nor is it gone where nothing is loaded.
     assert changes(**loose, loaded="590.44.01").foreign
     assert changes("570", **loose, loaded=None).replaces
 
@@ -178,7 +178,7 @@ def test_what_an_old_name_says_is_gaudis_alone() -> None:
     assert asked(driver=facts(), **both) == asked(driver=facts())
     bare = facts({}, None, modules=[], services={}, offered={})
     assert asked(driver=bare, **both).refusal == asked(driver=bare).refusal != []
-    # What a host says by the present name counts there.
+    # What a host sets under the present name counts there.
     said = {**both, "driver_version": "570"}
     assert asked(driver=facts(), **said).refusal == asked(driver=facts(), driver_version="570").refusal != []
 

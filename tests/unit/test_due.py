@@ -56,7 +56,7 @@ def test_a_host_without_a_task_is_left_alone_but_for_what_it_serves_still() -> N
         (None, ["host_tuning"], ["all"], ["left_alone"]),
         (None, None, ["host"], ["left_alone"]),
         ([], None, ["all"], ["left_alone"]),
-        # Who names stages of a host whose models are said to be none prepares it.
+        # Who names stages of a host whose models are set to none prepares it.
         ([], ["host_tuning"], ["all"], ["host_tuning"]),
         ([], None, ["host"], ["host_tuning"]),
     ):
@@ -93,7 +93,7 @@ def test_a_tag_that_no_stage_has_is_refused() -> None:
 def test_stages_run_from_the_first_that_is_due_on() -> None:
     nothing: dict[str, Any] = {f"{role}_due": [] for role in EVERY}
     assert StageChanges.of(nothing, EVERY).roles(EVERY) == []
-    due = {**nothing, "vllm_image_due": ["bring x"]}
+    due = {**nothing, "vllm_image_due": ["install x"]}
     assert StageChanges.of(due, EVERY).roles(EVERY) == EVERY[EVERY.index("vllm_image") :]
     assert StageChanges.of(due, ["host_tuning", "vllm_image"]).roles(["host_tuning", "vllm_image"]) == ["vllm_image"]
     # Hosts wait for each other in these.

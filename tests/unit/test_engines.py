@@ -98,7 +98,7 @@ def host_of(platform: str, **more: Any) -> dict[str, Any]:
 
 
 def wish(engine: str, **more: Any) -> dict[str, Any]:
-    """Return a model that says no more than it must."""
+    """Return a model that has no more than it must."""
     second = {"task": "embed", "shares_card_with": [{"name": "n", "weights": "/m/y", "task": "score"}]}
     several = second if engine in ENGINES and ENGINES[engine].share else {}
     return {"name": "m", "weights": "/m/x", "image": "vllm:1", "launch_profile": engine, **several, **more}
@@ -279,7 +279,7 @@ LISTENS_OUTWARD = LISTENS.replace("interface eth0", "the host's outward address"
         ("vllm", {}, ALONE, None),
         # What other hosts are to reach.
         ("vllm", {"kv_transfer_config": {"kv_connector": "MooncakeConnector"}}, {}, LISTENS_OUTWARD),
-        # The vendor's exact launch says where they listen.
+        # The vendor's exact launch sets where they listen.
         ("aice_1_21", {}, {"GLOO_SOCKET_IFNAME": "eth0", "VLLM_HOST_IP": "10.0.0.1"}, LISTENS),
         ("aice_1_21", {"env": ALONE}, ALONE, None),
         ("aice_1_22", {}, {"GLOO_SOCKET_IFNAME": "eth0", "VLLM_HOST_IP": "127.0.0.1"}, LISTENS),

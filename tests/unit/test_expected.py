@@ -23,7 +23,7 @@ TOOLKIT = "nvidia-container-toolkit"
 IMAGE = "vllm/vllm-openai:v0.33.0"
 MODEL = {"name": "m", "weights": "/m/x", "image": IMAGE, "max_model_len": 4096}
 SYSTEM = {"id": "debian", "version_id": "13", "pretty_name": "Debian 13", "accelerator": "cuda"}
-# What the roles take where an inventory says nothing.
+# What the roles take where an inventory has nothing.
 USUAL: dict[str, Any] = {
     **{"driver_version": "", "driver_packages": [], "driver_optional_packages": [], "driver_modules": []},
     **{"driver_repository": {}, "driver_upgrade_allowed": False, "driver_manage": True, "driver_release": "1.21.3"},
@@ -173,7 +173,7 @@ def test_stages_that_need_a_plan_wait_for_the_driver() -> None:
     found = judged("g", {**facts, "preflight_expected": {"awaits_driver": True}}, stages, [], [])
     before = ["driver", "qualification", "accelerator_network"]
     assert found["preflight_stages"] == [*before, "container_runtime", "gateway", "monitoring"]
-    # Of models that serve, nothing is said to become before they are planned.
+    # Of models that serve, nothing is reported to become before they are planned.
     assert found["preflight_lines"] == ["driver: install"]
 
 

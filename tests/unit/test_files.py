@@ -12,7 +12,7 @@ from helpers.plugins import load
 
 
 def run(capsys: pytest.CaptureFixture[str], check: bool = False, **arguments: Any) -> dict[str, Any]:
-    """Run the module, and return what it says."""
+    """Run the module, and return what it reports."""
     with patch_module_args({**arguments, "_ansible_check_mode": check}), pytest.raises(SystemExit):
         load("library/gaudi_files.py").main()
     said: dict[str, Any] = json.loads(capsys.readouterr().out)

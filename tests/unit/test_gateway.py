@@ -1,4 +1,4 @@
-"""A gateway's files, and what of a user's wish is refused before there are any."""
+"""A gateway's files, and what of a user's request is refused before there are any."""
 
 from __future__ import annotations
 

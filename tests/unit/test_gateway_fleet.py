@@ -79,7 +79,7 @@ def test_gateways_are_the_hosts_that_say_so() -> None:
 
 def test_servers_listen_where_a_gateway_elsewhere_reaches_them() -> None:
     assert behind_gateway({"image": "x"}, GATEWAYS, "g1", "10.0.0.1") == {"host": "10.0.0.1", "image": "x"}
-    # What a user has said stays; and on the gateway's own host nothing is opened.
+    # What a user has set stays; and on the gateway's own host nothing is opened.
     assert behind_gateway({"host": "0.0.0.0"}, GATEWAYS, "g1", "10.0.0.1") == {"host": "0.0.0.0"}
     assert behind_gateway({}, GATEWAYS, "gw", "10.0.0.1") == {}
     assert behind_gateway({}, [], "g1", "10.0.0.1") == {}

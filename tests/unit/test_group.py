@@ -26,7 +26,7 @@ def supervisor() -> ModuleType:
 
 
 class Hosts:
-    """Two hosts, each with the file of the secret, whose supervisors begin and end as a test says."""
+    """Two hosts, each with the file of the secret, whose supervisors begin and end as a test requires."""
 
     def __init__(self, supervisor: ModuleType, folder: Path) -> None:
         self.program, self.folder = supervisor, folder

@@ -94,7 +94,7 @@ def test_one_sentence_with_host_key_value_and_what_is_allowed(key: str, value: A
     (found,) = inventory_refusal({key: value}, "g")
     assert found.startswith(sentence)
     assert "s3cret" not in found
-    # The plan of a fleet says the same.
+    # The plan of a fleet reports the same.
     messages = [error["message"] for error in vllm_fleet_plan({"g": known(**{key: value})}, ["g"], [])["errors"]]
     assert found in messages
 

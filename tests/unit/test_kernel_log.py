@@ -91,7 +91,7 @@ def test_a_log_that_nobody_can_read_is_a_sentence(monkeypatch: pytest.MonkeyPatc
             "dmesg: read kernel buffer failed: Operation not permitted"
         ],
     )
-    # A journal that has the kernel's records, and none of these, says it.
+    # A journal that has the kernel's records, and none of these, reports it.
     answers(monkeypatch, journalctl=Result(1, "-- No entries --\n", ""), dmesg=denied)
     assert kernel_log.kernel_log("Xid") == ([], [])
 
@@ -225,7 +225,7 @@ AMD = "amdgpu 0000:05:00.0: amdgpu: "
 
 
 def amd(*texts: str) -> dict[str, str]:
-    """Return what is said of AMD's GPUs by records, the first of midnight."""
+    """Return what is reported of AMD's GPUs by records, the first of midnight."""
     found = journal([*JOURNAL, f"--grep={amdgpu_log.PATTERN}"], list(texts))
     return amdgpu_log.gpu_errors(kernel_log._journal(found.out))
 

@@ -1,4 +1,4 @@
-"""Cards that are linked, of several kinds, or parts of divided ones: which of them a model gets, and what is said."""
+"""Cards with links, of several kinds, or parts of divided ones: which a model gets, and what is reported."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ NEAR = (("NV",), ("PIX", "PXB"))
 
 @pytest.fixture(autouse=True)
 def linked(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let the platform say which links bring cards together."""
+    """Let the platform decide which links join cards."""
     monkeypatch.setitem(PLATFORMS, "gaudi", replace(PLATFORMS["gaudi"], near=NEAR, group=lambda host: None))
 
 

@@ -1,4 +1,4 @@
-"""Who may change a host: what one run says of another; two real runs are in scenario faults."""
+"""Who may change a host: what one run reports of another; two real runs are in scenario faults."""
 
 from __future__ import annotations
 
@@ -218,7 +218,7 @@ def test_a_rollout_finds_the_lock_of_another_run_and_takes_over_stale_ones(
     now[0] += 2
     expired = host.lock("dan", controller="there")
     assert expired["held"] and expired["warnings"][0].endswith("since it was not renewed for 300 s")
-    # What is one's own, or was released, is nobody's to be told of.
+    # What is one's own, or was released, is nobody's to be informed about.
     assert "warnings" not in host.lock("dan", controller="there")
     assert host.lock("dan", controller="there", state="absent")["held"] is False
     assert "warnings" not in host.lock("eva")

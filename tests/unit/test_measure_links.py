@@ -188,7 +188,7 @@ def test_parts_of_divided_cards_are_left_out() -> None:
 
 
 def pending(facts: dict[str, Any], **more: Any) -> dict[str, Any]:
-    """Return what the stage would do on a host, by what playbooks/validate.yml says."""
+    """Return what the stage would do on a host, with the variables of playbooks/validate.yml."""
     known = {
         **{"gaudi_host": {**gaudi_host(), **facts}, "gaudi_hccl": {}, "gaudi_services": {"images": {}}},
         **{"link_validation_image": "vllm:1", "link_validation_nodes": [], "link_validation_drain": False},
@@ -376,7 +376,7 @@ def test_an_output_without_a_figure_is_a_failure(output: str, why: str) -> None:
 
 
 class Docker:
-    """Takes the place of the Docker client; what it says of a container is one of the outcomes."""
+    """Takes the place of the Docker client; what it reports of a container is one of the outcomes."""
 
     def __init__(self, outcome: subprocess.CompletedProcess[str] | None) -> None:
         """Take how a container ends; None for one that hangs."""

@@ -19,7 +19,10 @@ from hypothesis import strategies as st
 
 ROOT = Path(__file__).parents[2]
 REPORTS = yaml.safe_load((ROOT / "tests/unit/data/kv_reports.yml").read_text(encoding="utf-8"))
-NEAR, MOST = 0.1, 0.9  # a report is met within a tenth; so many of them are, and the others say why they are not
+NEAR, MOST = (
+    0.1,
+    0.9,
+)  # a report is met within a tenth; so many of them are, and the others give the reason they are not
 QUICK = settings(max_examples=100, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
 GIB = 2**30
 # As nvidia-smi and amd-smi show them: MiB, compute capability.
@@ -118,7 +121,7 @@ def test_most_reports_are_met_within_a_tenth() -> None:
     far = [case for case in REPORTS["cases"] if abs(difference(case)) > NEAR]
     assert len(REPORTS["cases"]) >= 25
     assert len(far) <= (1 - MOST) * len(REPORTS["cases"])
-    # A report that is off says why, and no other does.
+    # A report that is off gives the reason, and no other does.
     assert [case["source"] for case in far] == [case["source"] for case in REPORTS["cases"] if "why" in case]
 
 

@@ -153,7 +153,7 @@ def test_some_hosts_are_watched_by_nobody_and_two_who_watch_agree() -> None:
     hostvars["p"]["fleet_monitoring"] = {}
     text = "fleet_monitoring.exporters_port: b 9446, p 9445: must be the same on all hosts that watch the same hosts"
     found = {name: fleet_watched(hostvars, HOSTS, name) for name in HOSTS}
-    # One of the two says so; it concerns all.
+    # One of the two reports it; it concerns all.
     assert {name: one["refusal"] for name, one in found.items()} == {"a": [], "b": [], "p": [text]}
     assert {name: one["unclear"] for name, one in found.items()} == {key: [text] for key in HOSTS}
 

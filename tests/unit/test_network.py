@@ -98,7 +98,7 @@ def test_every_changed_setting_is_seen(change: dict[str, Any]) -> None:
     seen = done(network(ports=[port(mtu=9000, addresses=["10.200.10.1/30"])]), **usual)
     assert pending(seen, **usual).due == []
     assert pending(seen, **{**usual, **change}).due != []
-    # What somebody has changed on the host too.
+    # What someone has changed on the host too.
     for live in ({"mtu": 1500}, {"up": False}, {"addresses": []}):
         assert pending({**seen, "ports": [{**seen["ports"][0], **live}]}, **usual).due != []
     for path in {*observe_network.FILES} - {observe_network.BEFORE}:

@@ -1,4 +1,4 @@
-"""The official images by platform and release: which one a model gets that names none, and what is brought."""
+"""The official images by platform and release: which one a model gets that names none, and what is installed."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def planned(host: dict[str, Any], release: str = "", **model: Any) -> dict[str, 
     [
         ("cuda", "", "vllm/vllm-openai:v0.33.0"),
         ("cuda", "0.32.1", "vllm/vllm-openai:v0.32.1"),
-        # What a fleet says for its Gaudi hosts is not a release of vLLM.
+        # What a fleet sets for its Gaudi hosts is not a release of vLLM.
         ("cuda", "1.24.1", "vllm/vllm-openai:v0.33.0"),
         ("rocm", "", "vllm/vllm-openai-rocm:v0.33.0-rocm72"),
         ("rocm", "0.32.0", "vllm/vllm-openai-rocm:v0.32.0"),

@@ -162,7 +162,7 @@ class Quiet(SimpleHTTPRequestHandler):
     """Serves files silently."""
 
     def log_message(self, *_: Any) -> None:
-        """Say nothing."""
+        """Log nothing."""
 
 
 @pytest.fixture

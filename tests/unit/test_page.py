@@ -1,4 +1,4 @@
-"""What the page of a fleet says, and what it never has."""
+"""What the page of a fleet reports, and what it never has."""
 
 from __future__ import annotations
 
@@ -107,7 +107,7 @@ def test_downtimes_follow_the_waves() -> None:
     begins = {row["host"]: row["start"] for row in times["rows"]}
     assert begins == {"gaudi01": 0, "gaudi02": 21, "gaudi03": 21, "gaudi04": 42}
     assert (times["longest"], times["minutes"], times["total"]) == (21, 63, 4 * (12 + 21 + 4 + 3))
-    # A model that does not come back has no minutes, and is told.
+    # A model that does not come back has no minutes, and is shown.
     parts["plan"]["hosts"]["gaudi01"]["down"][0]["minutes"] = None
     assert "for good" in fleet_page_html(page(parts))
 
@@ -227,7 +227,7 @@ def test_the_policy_allows_the_own_scripts_alone() -> None:
     policy = re.findall(r'Content-Security-Policy" content="([^"]+)"', text)[0]
     assert "unsafe" not in policy and policy.startswith("default-src &#39;none&#39;")
     assert policy.count("sha256-") == text.count("<style>") + text.count("<script>")
-    # No address of anything elsewhere, but for what libraries say of themselves.
+    # No address of anything elsewhere, but for what libraries report about themselves.
     assert re.findall(r'(?:src|href)="(?!#|data:)[^"]*"', text) == []
 
 

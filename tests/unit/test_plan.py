@@ -1,4 +1,4 @@
-"""The plan: what it makes of a wish, and the exact sentence for everything that is wrong."""
+"""The plan: what it makes of a request, and the exact sentence for everything that is wrong."""
 
 from __future__ import annotations
 

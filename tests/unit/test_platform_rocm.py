@@ -181,7 +181,7 @@ def test_fields_that_cannot_be_read_cost_nothing_that_the_kernel_says(eight: Gpu
     eight.save()
     module = observed(eight)["modules"][2]
     assert (module["memory_mib"], module["ecc_uncorrectable"]) == (196592, None)
-    # Another of its kind says how it is called.
+    # Another of its kind reports how it is called.
     assert module["name"] == "AMD Instinct MI300X OAM"
     assert module["problem"] is None
 

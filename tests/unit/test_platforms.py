@@ -91,7 +91,7 @@ ABACUS = made_up(
         inside="dev/abacus/rod*",
         expected=("rod{index}",),
         error="RODS_ERROR",
-        hint="the rods runtime tells its reason in /var/log/rods",
+        hint="the rods runtime reports its reason in /var/log/rods",
     ),
     "BEAD",
     (None, None),
@@ -458,7 +458,7 @@ def test_a_platform_says_what_later_steps_carry_out(name: str) -> None:
         assert one.runtime and one.runtime.name == runtime and f"{runtime}_runtime" in one.needs
     # Something verifies what has arrived.
     assert access is None or access.inside or access.shows
-    # Memory is counted with, or somebody says that it is not.
+    # Memory is counted with, or a note reports that it is not.
     assert one.no_memory or not one.devices or one.memory or one.generation(Host.of(facts_of(name)))
 
 

@@ -39,7 +39,7 @@ def one(host: dict[str, Any] | None = None, **more: Any) -> dict[str, Any]:
 
 
 def refused(host: dict[str, Any] | None = None, **more: Any) -> str:
-    """Return the one sentence by which a wish is refused."""
+    """Return the one sentence by which a request is refused."""
     (error,) = plan(host, **more)["errors"]
     return str(error["message"])
 
@@ -215,7 +215,7 @@ def test_quantisation_that_is_asked_for_by_half_is_told(more: dict[str, Any], se
     told = [text for text in one(**more)["warnings"] if "QUANT_CONFIG" in text]
     assert len(told) == bool(sentence)
     assert sentence in " ".join(told)
-    # Weights that are quantised themselves bring their scales, and cannot be told to be INC's.
+    # Weights that are quantised themselves contain their scales, and cannot be declared as INC's.
     host = gaudi_host()
     host["weights"]["/data/hf_models/QwQ-32B"] = {
         "config": {**QWQ, "quantization_config": {"quant_method": "fp8"}},

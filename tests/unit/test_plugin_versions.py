@@ -45,7 +45,7 @@ def one(release: str = "1.24.1", **more: Any) -> dict[str, Any]:
 
 
 def refused(release: str = "1.24.1", **more: Any) -> str:
-    """Return the one sentence by which a wish is refused."""
+    """Return the one sentence by which a request is refused."""
     (error,) = plan(release, **more)["errors"]
     return str(error["message"]).removeprefix("g: model m: ")
 
@@ -366,7 +366,7 @@ def test_blocks_of_granites_hybrids_are_those_of_the_server() -> None:
     assert (granite["buckets"]["prompt"], granite["buckets"]["decode"]) == (60, len(found["decode"]))
     caching = one(model="granite-4.0-h-small", enable_prefix_caching=True, max_num_seqs=16)
     assert caching["bucket_limits"]["block_size"] == 768
-    # Of a model that says too little of itself.
+    # Of a model that has too little about itself.
     bare = {**CATALOG["granite-4.0-h-small"]["config"], "mamba_n_heads": None}
     assert one(model="granite-4.0-h-small", config=bare)["bucket_limits"]["block_size"] == 528
 

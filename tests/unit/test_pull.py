@@ -29,7 +29,7 @@ class Engine(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
     asked: list[tuple[str, dict[str, list[str]], dict[str, str]]]
     answer: tuple[int, list[Any]]
-    # What it says to everything that is not a pull.
+    # What it reports to everything that is not a pull.
     named: tuple[int, list[Any]] = (200, [])
     breaks_off = False
 
@@ -58,12 +58,12 @@ class Engine(BaseHTTPRequestHandler):
         return ""
 
     def log_message(self, *_: Any) -> None:
-        """Say nothing."""
+        """Log nothing."""
 
 
 @pytest.fixture
 def engine(tmp_path: Path) -> Iterator[Any]:
-    """An engine's class, of which a test says the answer, and its socket."""
+    """An engine's class, of which a test sets the answer, and its socket."""
     handler = type("Handler", (Engine,), {"asked": [], "answer": (200, [PROGRESS]), "path_": str(tmp_path / "e")})
     with socketserver.UnixStreamServer(str(tmp_path / "e"), handler) as server:
         thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})

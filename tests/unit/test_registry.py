@@ -67,7 +67,7 @@ def test_certificates_hold_where_clocks_differ_and_for_one_purpose_alone(tmp_pat
         assert (tmp_path / f"{name}.key").stat().st_mode & 0o077 == 0
     assert "IP Address:192.0.2.1" in told(tmp_path / "server.crt", "-ext", "subjectAltName")
     assert "TLS Web Server Authentication" in told(tmp_path / "server.crt", "-ext", "extendedKeyUsage")
-    # Whoever has stolen it cannot pose as the registry.
+    # Who has stolen it cannot pose as the registry.
     assert "Server" not in told(tmp_path / "client.crt", "-ext", "extendedKeyUsage")
     assert told(tmp_path / "server.crt", "-serial") != told(tmp_path / "client.crt", "-serial")
     ssl.create_default_context(cafile=str(tmp_path / "server.crt"))

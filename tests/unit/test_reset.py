@@ -496,7 +496,7 @@ def test_records_go_last_and_what_stays_is_remembered() -> None:
     written = {Path(one["path"]).stem: json.loads(one["content"]) for one in plan["files"]}
     assert written["vllm_image"] == {"brought": {"images": {"a:1": "x"}}}
     assert written["gaudi_driver"] == {"brought": {"paths": {"/p": "/p"}}, "installed": ["bash"]}
-    assert "model_weights" not in written, "it says no more than what stays"
+    assert "model_weights" not in written, "it has no more than what stays"
     assert plan["left"][0] == "/etc/gaudi-serve/mine: not the toolkit's"
     assert plan["did"] == ["folder /usr/local/lib/gaudi-serve"]
     plan = reset.rest_reset(left(own={**own, "/etc/gaudi-serve": []}), {})
@@ -561,7 +561,7 @@ def test_what_was_found_is_written_once(tmp_path: Path, monkeypatch: pytest.Monk
     assert folder.stat().st_mode & 0o777 == 0o700
     assert (folder / "a.json").stat().st_mode & 0o777 == 0o600
     assert found.keep("a", {"x": 2}, folder=folder, packages=True) is None
-    # What is brought is added, and its details are filled in once.
+    # What is installed is added, and its details are filled in once.
     assert kept(folder, "a", brought={"images": {"i": None}})["brought"]["images"] == {"i": None}
     assert kept(folder, "a", brought={"images": {"i": "id"}})["brought"]["images"] == {"i": "id"}
     assert kept(folder, "a", brought={"images": {"i": "other"}})["found"] == {"x": 1}

@@ -1,4 +1,4 @@
-"""Secrets: what is compared, what is told of it, and that nothing said changes nothing."""
+"""Secrets: what is compared, what is shown of it, and that nothing set changes nothing."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ def test_a_restart_has_no_line_of_a_root_that_did_not_change() -> None:
     launch = services["qwq"]["launch"]
     services["qwq"]["launch"] = {key: launch[key] for key in observe_services.LAUNCH if key in launch}
     assert not any("root" in line for line in vllm_plan_changes(after["models"], services))
-    # Facts that were saved by an older version do not say it.
+    # Facts that were saved by an older version do not have it.
     del services["qwq"]["launch"]["read_only"]
     assert not any("root" in line for line in vllm_plan_changes(after["models"], services))
     writable = planned(model(read_only=False))["models"]
@@ -132,5 +132,5 @@ def test_secrets_of_a_model_that_no_host_has_are_refused() -> None:
     assert [(error["key"], error["message"]) for error in fleet["errors"]] == [("vllm_secrets", sentence)]
     del hosts["a"]["vllm_secrets"]["qwk"]
     assert inventory_refusal({**hosts["a"], "hostvars": hosts}, "a") == []
-    # Where nobody has said any models, nothing is known of them.
+    # Where nobody has set any models, nothing is known of them.
     assert inventory_refusal({"vllm_secrets": {"qwk": {}}}, "a") == []

@@ -247,7 +247,7 @@ def test_a_server_that_came_back_between_two_looks_is_no_stranger(monkeypatch: p
     units |= {name: {"active": False, "state": "activating", "container": None} for name in ("back", "waits")}
     units["down"] = {"active": False, "state": "inactive", "container": {"running": False}}
     assert observe_services.holding(units) == {"up", "warms-up", "back"}
-    # A dead engine says of no container whether it runs.
+    # A dead engine reports of no container whether it runs.
     answer = Result(1, "", "Cannot connect to the Docker daemon")
     assert observe_services.holding(units) == {"up", "warms-up", "back", "waits"}
 
@@ -302,7 +302,7 @@ def test_supervisors_are_replaced_and_looked_at_until_all_are(models: list[dict[
 
 
 def container_of(plan: dict[str, Any]) -> dict[str, Any]:
-    """Return what the engine tells of the container of a planned model."""
+    """Return what the engine reports of the container of a planned model."""
     config = {
         "Labels": {"gaudi-serve.model": "qwq", "gaudi-serve.digest": plan["digest"], "gaudi-serve.secret-mtime": ""},
         "Cmd": service.vllm_container(plan)["command"],
@@ -321,7 +321,7 @@ def container_of(plan: dict[str, Any]) -> dict[str, Any]:
 
 @pytest.fixture
 def serving(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., dict[str, Any]]:
-    """Return what observes a host on which model qwq serves, as its files and the engine tell."""
+    """Return what observes a host on which model qwq serves, as its files and the engine report."""
     folders = {name: tmp_path / name.lower() for name in ("UNITS", "CONFIG", "STATE")}
     monkeypatch.setattr(observe_services, "ROOT", str(tmp_path))
     for name, folder in folders.items():

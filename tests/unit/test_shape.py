@@ -1,4 +1,4 @@
-"""What config.json says of a model, and what it forbids."""
+"""What config.json has of a model, and what it forbids."""
 
 from __future__ import annotations
 

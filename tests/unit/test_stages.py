@@ -57,7 +57,7 @@ TABLE = r"HOST        MODEL  STATE\n----------  -----  ------\ndemo-cpu    tiny 
 
 @cache
 def plays() -> dict[str, str]:
-    """Return the plays of the project with the stages that they say they are."""
+    """Return the plays of the project with the stages that they report they are."""
     found: dict[str, str] = {}
     for path in [*ROOT.glob("playbooks/*.yml"), *ROOT.glob("playbooks/stages/*.yml")]:
         for play in yaml.safe_load(path.read_text(encoding="utf-8")):
@@ -129,7 +129,7 @@ class Screen:
                 self.count(host, "changed")
 
     def say(self, name: str, texts: Mapping[str, Any], changed: bool = False, run_once: bool = False) -> None:
-        """Let hosts say something with one task."""
+        """Let hosts report something with one task."""
         task = Task(name, "ansible.builtin.debug", run_once=run_once)
         self.show(self.output.task(task))
         for host, text in texts.items():
@@ -262,7 +262,7 @@ def failures(columns: int = 0) -> str:
     screen.fail("demo-gaudi", "container_runtime : Ignored", inner, ignored=True)
     refusal = ["Nothing has been changed. What must be fixed first:", "demo-gaudi: port: 99999: 1 to 65535\nand more"]
     screen.fail("demo-gaudi", "container_runtime : Refuse", {"msg": refusal}, "fail")
-    screen.play("A play of somebody", "other")
+    screen.play("A play of someone", "other")
     screen.fail("other", "Try it", inner, ignored=True)
     secret = {"censored": "hidden by Ansible", "changed": False}
     screen.fail("other", "A secret", secret, remedy=["Give the key a value."])
@@ -313,7 +313,7 @@ def test_hosts_that_say_the_same_say_it_once_in_the_order_of_the_play() -> None:
     screen.play("Some play", *hosts)
     texts = {host: ["alike", "  below", *(["only g03"] if host == "g03" else [])] for host in hosts[::-1]}
     screen.say("Say", texts)
-    screen.say("Say it else", {"g05": "g05: mine", "g01": "g01: mine"})
+    screen.say("Report it else", {"g05": "g05: mine", "g01": "g01: mine"})
     screen.say("One", {"g05": "b", "g01": "b"})
     screen.say("Many", {host: f"{host}: shared" for host in hosts[1:]})
     screen.say("Each its own", {"g05": "g05: c", "g01": "g01: d"})

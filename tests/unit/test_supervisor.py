@@ -335,7 +335,7 @@ def test_a_lost_launch_file_is_waited_for_and_its_container_is_known(
     assert (lost.container, lost.launch) == ("vllm-qwq", {})
     told: list[str] = []
     monkeypatch.setattr(supervisor, "notify", lambda **fields: told.append(fields["STATUS"]))
-    # The next run mends the file while this waits.
+    # The next run repairs the file while this waits.
     monkeypatch.setattr(lost.stopping, "wait", lambda _: one.path.write_text(kept, encoding="utf-8") and False)
     lost.readable()
     assert lost.launch == one.launch

@@ -54,7 +54,7 @@ def plugin(**more: Any) -> dict[str, Any]:
 
 
 def traffic(**more: Any) -> dict[str, Any]:
-    """Return what module vllm_traffic says of the server of METRICS."""
+    """Return what module vllm_traffic reports of the server of METRICS."""
     found = samples(METRICS)
     numbers = {"requests": 500.0, "uptime_s": 1000.0, "running": 0.0, "waiting": 0.0, "mean_request_s": 3.2}
     told = {"num_blocks": 3000, "compiled": 2, "journal_problem": ""}
@@ -108,7 +108,7 @@ BURST = {"arrival_s": "Timestamp", "input_tokens": "Request tokens", "output_tok
             BURST,
             "",
         ),
-        # Names that are the usual ones need not be said, and a time of day has no unit.
+        # Names that are the usual ones need not be set, and a time of day has no unit.
         (
             AZURE.replace("ContextTokens", "in")
             + "2023-11-16 18:15:46.68,374,44\n2023-11-16 18:15:50.994579,396,109\n",
@@ -302,7 +302,7 @@ def test_the_time_between_tokens_is_read_by_all_its_names(name: str, monkeypatch
         assert observe("qwq", "127.0.0.1", port)["mean_token_s"] == 0
 
 
-# ---- what a server says
+# ---- what a server reports
 
 
 @contextmanager
@@ -316,7 +316,7 @@ def serving(text: str, status: int = 200) -> Iterator[int]:
             self.wfile.write(text.encode())
 
         def log_message(self, *_: Any) -> None:
-            """Say nothing."""
+            """Log nothing."""
 
     server = HTTPServer(("127.0.0.1", 0), Handler)
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
@@ -470,7 +470,7 @@ def test_models_without_plans_are_refused() -> None:
         ({"weights": "/data/M", "config": {**QWQ, "mamba_chunk_size": 256}, "weight_bytes": 10**9}, "mamba chunks"),
     ):
         assert tune_refusal(fleet(plugin(**more)), {"model": "qwq"}) == [f"g1: model qwq: {what}: {kept}"]
-    # What is wrong with the model itself is said in its own words.
+    # What is wrong with the model itself is reported in its own words.
     assert tune_refusal(fleet(plugin(port=0)), {"model": "qwq"})[0].startswith("g1: model qwq: port 0: must be")
     assert tune_refusal({"hosts": {}, "errors": [], "warnings": []}, {"model": "m"}) == [
         "model 'm': no host has it; no host has a model"

@@ -46,7 +46,7 @@ def test_real_vllm_and_its_metrics(host: Any) -> None:
     assert '"0.32.0' in host.check_output("curl -sS http://127.0.0.1:8000/version")
     page = host.check_output("curl -sS http://127.0.0.1:8000/metrics")
     kinds = {name.removesuffix("_total"): kind for name, kind in re.findall(r"(?m)^# TYPE (\S+) (\w+)$", page)}
-    # The table by which rules and dashboards are checked says what the page has.
+    # The table by which rules and dashboards are checked reports what the page has.
     table = {one.name: one for one in VLLM if one.is_of((0, 32, 0))}
     assert {name: kinds.get(name) for name in table} == {name: one.kind for name, one in table.items()}
     shown = {
@@ -276,7 +276,7 @@ def test_a_plan_from_saved_facts_is_the_plan_of_the_live_hosts(playbook: Any, tm
     desk = playbook("playbooks/plan.yml", plan_facts_dir=str(facts), plan_file=str(tmp_path / "b"))
     assert desk.status == 0, desk.text
     seen, planned = (json.loads((tmp_path / name).read_text()) for name in "ab")
-    # What a run would do below the models, and what was measured, only the live host tells.
+    # What a run would do below the models, and what was measured, only the live host shows.
     assert all((one.pop("due"), one.pop("down"), one.pop("reboot")) == ({}, [], []) for one in seen["hosts"].values())
     assert [bool(one.pop("links")) for one in seen["hosts"].values()] == [False, True]
     assert seen == planned

@@ -24,7 +24,7 @@ RUN = "molecule/fleet/converge.yml"
 
 
 def servers(state: str, name: str = "mol-fleet-a") -> dict[str, Any]:
-    """Drain the servers of a host at the gateway, or let them be ready; return what the module says."""
+    """Drain the servers of a host at the gateway, or let them be ready; return what the module reports."""
     inventory = f"{os.environ['MOLECULE_SCENARIO_DIRECTORY']}/inventory"
     argv = ["ansible", "-i", inventory, "mol-fleet-gw", "--one-line", "-m", "gateway_servers"]
     said = subprocess.run([*argv, "-a", f"host={name} state={state}"], capture_output=True, text=True, check=False)
@@ -73,7 +73,7 @@ def test_people_talk_at_the_page_with_their_password(host: Any, address: str) ->
     assert [one["id"] for one in json.loads(get("/v1/models", **login)[1])["data"]] == ["small"]
     assert "Paris" in get(CHAT, chat("small"), **login)[1]
     assert get(CHAT, chat(MODELS[0]), **login)[0] == 404
-    # The socket by which the page says who asks is HAProxy's alone.
+    # The socket by which the page shows who asks is HAProxy's alone.
     assert host.check_output("stat -c '%a %U' /run/gaudi-gateway/chat.sock") == "700 haproxy"
 
 
@@ -123,7 +123,7 @@ def test_files_that_haproxy_refuses_change_nothing(host: Any, playbook: Any, add
     run = playbook("playbooks/gateway.yml", fleet_gateway=wrong)
     assert run.status != 0
     assert "fleet_gateway.certificate: '/etc/ssl/private/none.pem': is not a file on this host" in run.flat
-    # With -e every host is a gateway; the others serve models, and are told nothing of keys.
+    # With -e every host is a gateway; the others serve models, and get no keys.
     assert before == host.check_output(
         "readlink /etc/gaudi-serve/gateway/current; systemctl show -p MainPID gaudi-gateway"
     )

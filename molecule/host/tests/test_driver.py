@@ -68,11 +68,11 @@ def test_a_card_in_a_strangers_hands_stops_an_upgrade(host: Any, playbook: Any) 
     grab = (
         "import socket, time; s = socket.socket(socket.AF_UNIX); s.bind(chr(0) + 'gaudi-sim-card-3'); time.sleep(300)"
     )
-    host.check_output("systemd-run --quiet --unit=stranger python3 -c %s", grab)
+    host.check_output("systemd-run --quiet --unit=foreign python3 -c %s", grab)
     try:
         run = playbook("playbooks/driver.yml", accelerator_release="1.22.0", driver_upgrade_allowed=True)
     finally:
-        host.run("systemctl stop stranger")
+        host.run("systemctl stop foreign")
     assert run.status != 0
     assert "is used by python3" in run.flat
     assert driver(host) == "1.21.3"

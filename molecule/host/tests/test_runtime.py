@@ -13,7 +13,7 @@ DAEMON = "/etc/docker/daemon.json"
 
 
 def info(host: Any) -> dict[str, Any]:
-    """Return what the running engine says of itself."""
+    """Return what the running engine reports of itself."""
     found: dict[str, Any] = json.loads(host.check_output("docker info --format '{{json .}}'"))
     return found
 
@@ -51,7 +51,7 @@ def small(host: Any) -> None:
 
 @pytest.fixture
 def lasting(host: Any, small: None) -> Iterator[Callable[[], str]]:
-    """Run a container, and return a function that tells its process and since when it runs."""
+    """Run a container, and return a function that returns its process and since when it runs."""
     host.check_output("docker run --detach --name lasting --network none small:1 sleep 900")
     yield lambda: str(host.check_output("docker inspect --format '{{.State.Pid}} {{.State.StartedAt}}' lasting"))
     host.check_output("docker rm --force lasting")

@@ -92,7 +92,7 @@ def test_what_clients_ask_is_seen_at_the_gateway_and_at_the_servers(host: Any) -
 
     before = asked()
     for model in ("small", "Qwen/QwQ-32B"):
-        body = json.dumps({"model": model, "max_tokens": 8, "messages": [{"role": "user", "content": "Say yes."}]})
+        body = json.dumps({"model": model, "max_tokens": 8, "messages": [{"role": "user", "content": "Answer yes."}]})
         ask = f"curl -sS -H 'Content-Type: application/json' -d '{body}' http://127.0.0.1:8080/v1/chat/completions"
         assert "choices" in inside(SERVES, f"for _ in 1 2 3; do {ask} & done; wait")
     assert eventually(lambda: all(now > then for now, then in zip(asked(), before, strict=True)), 60), asked()
@@ -187,7 +187,7 @@ def test_shapes_that_compile_while_a_model_serves_are_counted(host: Any) -> None
 
     before = shapes()
     line = "WARNING 11-27 09:59:52 [hpu_model_runner.py:1] Configuration: ('prompt', 1, %d) was not warmed-up!"
-    # Each twice, as every worker says it.
+    # Each twice, as every worker reports it.
     said = "\n".join(line % (9000 + number // 2) for number in range(12))
     inside(SERVES, f"docker exec -i vllm-small sh -c 'cat >/proc/1/fd/1' <<'END'\n{said}\nEND")
     assert eventually(lambda: shapes() == before + 6, 90), shapes()
@@ -237,7 +237,7 @@ def test_a_reset_takes_it_back_and_a_run_brings_it_again(playbook: Any, host: An
     )
     assert run.status == 0, run.text
     places = ("/etc/gaudi-monitoring", "/var/lib/gaudi-[ap]*", "/etc/systemd/system/gaudi-*.*e*", "/etc/gaudi-serve")
-    # What the test itself has brought stays.
+    # What the test itself has installed stays.
     left = inside(WATCHES, f"ls -d {' '.join(places)} 2>/dev/null").splitlines()
     assert left == ["/etc/systemd/system/gaudi-metrics.timer.d"]
     assert inside(WATCHES, "dpkg-query -W -f '${Package}\\n' | grep ^prometheus") == ""

@@ -43,7 +43,7 @@ def cards(host: Any) -> Iterator[Any]:
 
 
 def log_of(host: Any, model: str) -> str:
-    """Return what a model's server has said."""
+    """Return what a model's server has reported."""
     text: str = host.check_output(f"docker logs vllm-{model} 2>&1")
     return text
 

@@ -1,4 +1,4 @@
-"""One unit a model: what it does when it is left alone, killed, changed, removed, or wished for wrongly."""
+"""One unit a model: what it does when it is left alone, killed, changed, removed, or requested wrongly."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def test_models_share_no_card_and_listen_on_loopback(host: Any) -> None:
     assert len(taken) == len(set(taken)) == 3
     assert host.socket("tcp://127.0.0.1:30001").is_listening
     assert "0.0.0.0:30001" not in host.check_output("ss -Hltn")
-    # The vendor's launch of the fork has its workers meet on the host's interface, which the plan says.
+    # The vendor's launch of the fork has its workers meet on the host's interface, which the plan has.
     assert len(beyond_loopback(host, "qwq-32b")) == 3
 
 
@@ -281,7 +281,7 @@ def test_what_is_no_model_and_no_number_is_refused(
     assert started("qwq-32b") == before
 
 
-# What is wrong with one more model, and the sentence that says so; tests/unit/test_plan.py has every sentence.
+# What is wrong with one more model, and the sentence that reports it; tests/unit/test_plan.py has every sentence.
 WRONG = [
     ({"max_num_seq": 8}, "max_num_seq 8: is neither a key of this toolkit nor an option of vLLM"),
     ({"name": "qwq-32b"}, "name 'qwq-32b': already belongs to model qwq-32b"),
@@ -296,13 +296,13 @@ WRONG = [
 
 def test_wrong_wishes_are_all_refused_before_anything_changes(host: Any, playbook: Any, started: Any) -> None:
     before = started("qwq-32b"), host.file("/etc/gaudi-serve/qwq-32b.json").sha256sum
-    host.check_output("systemd-run --quiet --unit=stranger python3 -m http.server 31999 --bind 127.0.0.1")
+    host.check_output("systemd-run --quiet --unit=foreign python3 -m http.server 31999 --bind 127.0.0.1")
     assert eventually(lambda: host.socket("tcp://127.0.0.1:31999").is_listening, 10)
     more = [{**MODELS[0], "name": f"more-{n}", "port": 32000 + n, **wrong} for n, (wrong, _) in enumerate(WRONG)]
     try:
         run = playbook("playbooks/models.yml", vllm_models=[*MODELS, *more])
     finally:
-        host.check_output("systemctl stop stranger")
+        host.check_output("systemctl stop foreign")
     assert run.status != 0
     for _, message in WRONG:
         assert message in run.flat, run.text
@@ -357,7 +357,7 @@ def test_run_cut_off_in_a_warm_up_is_finished_by_the_next(playbook: Any, unit: A
 
 
 def test_withdrawn_secret_is_gone_for_good(host: Any, playbook: Any, ask: Any) -> None:
-    # A run that says nothing of secrets takes none away.
+    # A run that has nothing about secrets takes none away.
     assert playbook("playbooks/models.yml", vllm_secrets={}).changed_nothing
     assert host.file("/etc/gaudi-serve/qwen2.5-7b.secret").exists
     withdrawn = {"qwen2.5-7b": {}}
