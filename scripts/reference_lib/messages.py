@@ -44,7 +44,7 @@ CODE |= {"removeprefix", "replace", "count", "strftime", "add_argument", "run"}
 COLLECTED = {"reasons", "refused", "refusals", "refusal", "problems", "problem", "errors", "wrong", "allowed", "fault"}
 RETURNS = re.compile(r"refus|problem|error|wrong|mistake|\bwhy\b|conflict|invalid|must (?!be kept)", re.I)
 NOT_PROSE = re.compile(r"\\[dwsSb]|\(\?|^[\w./-]+$|^SELECT|^--|\n.*\n")
-# This section of the page of explanations fits most messages, so that a link to it says nothing.
+# This section of the page of explanations fits most messages, so that a link to it shows nothing.
 GENERIC = "A value is not allowed"
 
 
@@ -125,7 +125,7 @@ class Reader:
             yield node
 
     def _is_reason(self, node: ast.AST) -> bool:
-        """Return whether a node is a whole text, not used yet, that says why a run is refused."""
+        """Return whether a node is a whole text, not used yet, that is the reason why a run is refused."""
         above = [*self._above(node)]
         if not concatenated(node) or node in self.used or any(one in self.used or concatenated(one) for one in above):
             return False

@@ -214,7 +214,7 @@ def test_what_leaves_the_file_is_removed_and_what_others_made_is_named(site: Sit
     assert "plan" in site.named("job_templates")
 
 
-def test_a_copy_that_somebody_made_stays_and_is_named(site: Site) -> None:
+def test_a_copy_that_someone_made_stays_and_is_named(site: Site) -> None:
     site.settings["inventory"]["hosts"] = {"h1": {}}
     site.apply()
 
@@ -488,7 +488,7 @@ def test_the_plan_stands_in_the_text_of_an_approval(site: Site) -> None:
         approval_text(site.api, text="x", **{**names, "node": "other"})
 
 
-def test_what_awx_says_of_a_credential_is_hidden(site: Site) -> None:
+def test_what_awx_reports_of_a_credential_is_hidden(site: Site) -> None:
     # Of a key that it cannot read, AWX's answer has the first hundred characters.
     key = "-----BEGIN OPENSSH PRIVATE KEY-----\ncanary\n-----END OPENSSH PRIVATE KEY-----"
     site.settings["machine"] = {"ssh_key": key}
@@ -499,7 +499,7 @@ def test_what_awx_says_of_a_credential_is_hidden(site: Site) -> None:
     assert "credential p hosts" in str(raised.value) and "with 400: inputs.ssh_key_data (hidden)" in str(raised.value)
 
 
-def test_a_run_that_fails_says_how_far_it_came(site: Site) -> None:
+def test_a_run_that_fails_reports_how_far_it_came(site: Site) -> None:
     site.settings["forks"] = 5
     site.awx.playbooks = ("plan.yml",)
     site.awx.named("job_templates", "p reset")["timeout"] = 5

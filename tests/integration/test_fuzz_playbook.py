@@ -31,7 +31,7 @@ def sayable(variables: dict[str, Any]) -> bool:
         return False
 
 
-def test_twenty_wishes_through_four_runs(tmp_path: Path) -> None:
+def test_twenty_requests_through_four_runs(tmp_path: Path) -> None:
     chance = random.Random(SEED + 1)  # noqa: S311 - reproducible, not secret
     (tmp_path / "facts").mkdir()
     number = 0

@@ -64,7 +64,7 @@ def test_a_request_goes_to_its_model_with_the_servers_own_key(front: Front, vllm
         assert secret not in front.log.read_text()
 
 
-def test_who_may_not_is_told_so_as_openai_does(front: Front) -> None:
+def test_who_may_not_is_reported_so_as_openai_does(front: Front) -> None:
     assert front.error(CHAT, {"model": "small"}, key=None)[::2] == (401, "invalid_api_key")
     assert front.error(CHAT, {"model": "small"}, key="wrong")[::2] == (401, "invalid_api_key")
     status, message, code = front.error(CHAT, {"model": 'no"such\\'})

@@ -47,7 +47,7 @@ def play(folder: Path, environment: dict[str, str], *options: str, status: int =
     return " ".join(text.split())
 
 
-def test_ports_are_brought_up_once_and_watched(tmp_path: Path, environment: dict[str, str]) -> None:
+def test_ports_are_activated_once_and_watched(tmp_path: Path, environment: dict[str, str]) -> None:
     change(tmp_path, "h01", files={GAUDINET: "mine"})
     before = [state_of(tmp_path, name) for name in ("h01", "h02")]
     checked = play(tmp_path, environment, NETWORK, "--check", "--diff", accelerator_network_mtu=9000)

@@ -181,7 +181,7 @@ def refused(folder: Path, **b: Any) -> tuple[int, str]:
     return done.returncode, " ".join((done.stdout + done.stderr).split())
 
 
-def test_a_stage_alone_stops_on_another_hosts_mistake_and_tells_a_refusal_by_its_status(tmp_path: Path) -> None:
+def test_a_stage_alone_stops_on_another_hosts_mistake_and_reports_a_refusal_by_its_status(tmp_path: Path) -> None:
     status, text = refused(tmp_path)
     assert "a: accelerator_cards 'many': must be" in text
     assert "Nothing has been changed on any host, because the plan of a has errors" in text

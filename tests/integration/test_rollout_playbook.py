@@ -228,7 +228,7 @@ def test_a_host_that_another_run_holds_stops_a_rollout_before_the_first_change(l
     assert (hosts.changed, hosts.kept, hosts.locks) == ([], [], {})
 
 
-def test_a_run_that_locks_a_host_meanwhile_is_named_and_nothing_is_said_of_a_proof(hosts: Hosts) -> None:
+def test_a_run_that_locks_a_host_meanwhile_is_named_and_nothing_is_reported_of_a_verification(hosts: Hosts) -> None:
     change(hosts.folder, "h02", holder={**OTHER, "at": "vllm_service"})
     status, text = hosts.roll()
     assert status == 2, text
@@ -238,7 +238,7 @@ def test_a_run_that_locks_a_host_meanwhile_is_named_and_nothing_is_said_of_a_pro
     assert (hosts.changed, hosts.kept, hosts.locks) == (["h01", "h03"], [], {})
 
 
-def test_locks_that_no_longer_count_are_taken_over_and_said_so_once(hosts: Hosts) -> None:
+def test_locks_that_no_longer_count_are_taken_over_and_reported_so_once(hosts: Hosts) -> None:
     for name in NAMES:
         change(hosts.folder, name, holder={**OTHER, "lock": "rollout", "expired": True})
     status, text = hosts.play(ROLLOUT)

@@ -196,7 +196,7 @@ def test_a_terminal_has_colours_unless_they_are_not_wanted(folder: Path) -> None
     assert "\x1b[0;3" not in on_a_terminal(folder, "--limit", "a", NO_COLOR="1")
 
 
-def test_a_check_says_what_would_change_and_shows_differences(folder: Path) -> None:
+def test_a_check_reports_what_would_change_and_shows_differences(folder: Path) -> None:
     status, text = piped(folder, "--check", "--diff", "--limit", "a")
     assert status == 0
     lines = still(text, folder).splitlines()
@@ -334,7 +334,7 @@ def test_what_takes_long_is_a_few_plain_lines_without_one(long: Path) -> None:
     assert lines[-1] == "a: changed: models (0 s)"
 
 
-def test_a_run_that_is_broken_off_says_what_it_has_changed(long: Path) -> None:
+def test_a_run_that_is_broken_off_reports_what_it_has_changed(long: Path) -> None:
     with subprocess.Popen(
         argv(long, play="long.yml"),
         cwd=ROOT,

@@ -83,7 +83,7 @@ def test_the_ranges_of_the_fork_are_taken_too(tmp_path: Path) -> None:
     assert rows[0][2:] == rows[1][1:]
 
 
-def test_everything_wrong_is_said_at_once_and_nothing_is_written(tmp_path: Path) -> None:
+def test_everything_wrong_is_reported_at_once_and_nothing_is_written(tmp_path: Path) -> None:
     status, text = desk(tmp_path, "-e", "model=qwg", "-e", "tune_like=expo", "-e", f"trace={tmp_path}/other.csv")
     # Refused, not failed.
     assert status == 3, text

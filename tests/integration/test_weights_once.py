@@ -53,7 +53,7 @@ def fleet(tmp_path: Path) -> Fleet:
     return Fleet(tmp_path)
 
 
-def test_check_says_who_brings_and_who_takes(fleet: Fleet) -> None:
+def test_check_reports_who_fetches_and_who_takes(fleet: Fleet) -> None:
     status, said = fleet.check()
     assert status == 0, said
     assert f"a: model qwq: fetch Qwen/QwQ-32B (hub) as {fleet.folder}/a/QwQ-32B: it is not there" in said

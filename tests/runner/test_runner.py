@@ -257,7 +257,7 @@ def test_the_example_follows_a_rollout(given: dict[str, Any], folder: Folder, se
         assert "h01 serves with the change, and passed its checks:\nm: " in outcome.hosts["h01"]["text"]
 
 
-def test_the_definition_takes_what_requirements_say(tmp_path: Path) -> None:
+def test_the_definition_takes_what_requirements_report(tmp_path: Path) -> None:
     execution_image.recipe(tmp_path / "context")
     definition = yaml.safe_load((ROOT / "execution-environment.yml").read_text(encoding="utf-8"))
     assert definition["dependencies"]["python"] == "requirements.txt"

@@ -281,7 +281,7 @@ def test_models_of_all_hosts_each_once() -> None:
         ([], "quick", "quick"),
     ],
 )
-def test_a_survey_answers_what_all_hosts_say(said: list[Any], otherwise: Any, answer: Any) -> None:
+def test_a_survey_answers_what_all_hosts_report(said: list[Any], otherwise: Any, answer: Any) -> None:
     hosts: list[dict[str, Any]] = [{"x": value} for value in said]
     assert awx_default(hosts, "x", otherwise) == answer
     assert awx_default([*hosts, {}], "x", otherwise) == (answer if answer == otherwise else otherwise)

@@ -171,7 +171,7 @@ def test_a_sites_profile_has_ten_requests_for_each_at_a_time() -> None:
         ),
     ],
 )
-def test_what_is_asked_wrongly_is_said(given: dict[str, Any], sentence: str) -> None:
+def test_what_is_asked_wrongly_is_reported(given: dict[str, Any], sentence: str) -> None:
     ask, wrong = read_ask(given)
     assert ask is None and any(one.startswith(sentence) for one in wrong), wrong
 
@@ -260,7 +260,7 @@ def test_the_interval_is_deterministic_and_a_noisy_machine_raises_its_floor() ->
     assert noise_floors(old)[FIGURES[0]] > 0.1 and noise_floors([])[FIGURES[0]] == 0.03
 
 
-def test_what_others_had_of_a_server_is_told() -> None:
+def test_what_others_had_of_a_server_is_reported() -> None:
     measured = {"compiled": 2, "of_others": 3, "before": {"running": 1}}
     assert not_comparable(measured, 4) == [
         "2 shapes were compiled while it was measured",
@@ -359,7 +359,7 @@ def test_what_a_server_cannot_take_is_refused(asked: dict[str, Any], more: dict[
     assert len(wrong) == 1 and wrong[0].startswith("h: model m: ") and sentence in wrong[0], wrong
 
 
-def test_a_target_says_what_it_does_and_its_key_is_in_no_line() -> None:
+def test_a_target_reports_what_it_does_and_its_key_is_in_no_line() -> None:
     (target,), wrong = planned({"through": "gateway", "repetitions": "2"})
     assert not wrong and (target.endpoint.url, target.key) == ("http://10.0.0.9:8080", "a-key-of-a-client")
     text = " ".join([*target.lines([]), *target.argv(target.load, 1)])

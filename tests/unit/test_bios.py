@@ -406,7 +406,7 @@ def test_a_job_of_others_is_respected_and_named(bmcs: Bmcs) -> None:
     assert (place.box.sent, place.box.sessions) == ([], {})
 
 
-def test_a_job_that_fails_is_told(bmcs: Bmcs) -> None:
+def test_a_job_that_fails_is_reported(bmcs: Bmcs) -> None:
     place = bmcs.serve(DELL)
     place.box.jobs.append({"Id": "JID_1", "JobType": "BIOSConfiguration", "JobState": "Failed", "Message": "No POST."})
     given = {"bmc": vars(bmc(place)), "state": "settled", "settings": {}, "before": {}, "job": "JID_1", "settle_s": 0}
@@ -469,7 +469,7 @@ def test_a_value_that_never_sticks_is_not_tried_again_until_it_or_the_firmware_c
     assert asked(place, **given, **kept).changes["reboots"]
 
 
-def test_a_change_by_somebody_else_between_look_and_patch_is_seen_by_its_etag(bmcs: Bmcs) -> None:
+def test_a_change_by_someone_else_between_look_and_patch_is_seen_by_its_etag(bmcs: Bmcs) -> None:
     place = bmcs.serve(HPE, stale=1)
     with Redfish(bmc(place)) as client:
         stage(client, {"Sriov": "Disabled"})
@@ -479,7 +479,7 @@ def test_a_change_by_somebody_else_between_look_and_patch_is_seen_by_its_etag(bm
         stage(client, {"Sriov": "Enabled"})
 
 
-def test_what_others_have_set_is_told_since_the_same_reset_brings_it(bmcs: Bmcs) -> None:
+def test_what_others_have_set_is_reported_since_the_same_reset_applies_it(bmcs: Bmcs) -> None:
     place = bmcs.serve(SUPERMICRO, pending={"SR-IOVSupport#0048": "Enabled"})
     found = asked(place, bios_settings={"CPUC6Report": "Disable"})
     assert found.notes == ["BIOS: the next reboot also applies settings of others: SR-IOVSupport#0048 = Enabled"]
@@ -637,7 +637,7 @@ def test_what_is_pending_on_dell_without_a_job_is_sent_since_no_reset_takes_it_o
     assert not asked(place, **given).drift
 
 
-def test_what_was_sent_and_is_no_longer_wanted_is_said(bmcs: Bmcs) -> None:
+def test_what_was_sent_and_is_no_longer_wanted_is_reported(bmcs: Bmcs) -> None:
     place = bmcs.serve(SUPERMICRO)
     first = asked(place, bios_settings={C6: "Disable"}, gaudi_boot_id="b1")
     note = f"BIOS: the next reboot applies what an earlier run sent: {C6} = Disable"

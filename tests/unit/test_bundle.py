@@ -350,7 +350,7 @@ def manifest(found: list[Item], folder: Path, now: float = 0) -> dict[str, Any]:
     return report
 
 
-def test_a_second_list_changes_nothing_and_a_third_says_what_is_new(tmp_path: Path) -> None:
+def test_a_second_list_changes_nothing_and_a_third_reports_what_is_new(tmp_path: Path) -> None:
     first = manifest(items(), tmp_path / "bundle")
     assert first["lines"][0].startswith("PROBLEMS (2)")
     assert f"  image vllm:1: {images.NO_DIGEST} (a, b)" in first["lines"]
@@ -368,7 +368,7 @@ def test_a_second_list_changes_nothing_and_a_third_says_what_is_new(tmp_path: Pa
     assert json.loads(third["text"])["made"] == "2001-09-09T01:46:40Z"
 
 
-def test_everything_wrong_is_said_at_once_and_nothing_is_listed(tmp_path: Path) -> None:
+def test_everything_wrong_is_reported_at_once_and_nothing_is_listed(tmp_path: Path) -> None:
     report = bundle_manifest([], ["no facts of gaudi03"], "srv/bundle")
     assert report["errors"] == ["no facts of gaudi03", "bundle 'srv/bundle': must be a folder on the control node"]
     assert report["text"] == "" and report["lines"] == []

@@ -166,7 +166,7 @@ def test_only_what_was_signed_once_is_removed(tmp_path: Path, settings: Settings
     assert verify(tmp_path, signer.fingerprint)[1:] == ["mine: is extra: the signed list does not have it"]
 
 
-def test_what_failed_is_told_and_keeps_what_is_there(tmp_path: Path, settings: Settings, signer: Signer) -> None:
+def test_what_failed_is_reported_and_keeps_what_is_there(tmp_path: Path, settings: Settings, signer: Signer) -> None:
     signed(tmp_path, settings, signer, ["a"])
     found = bundle(tmp_path, settings)
     outcome = Outcome({}, {IMAGE.identity: "no route"})
@@ -258,7 +258,7 @@ def test_missing_programs_are_named_with_their_packages(tmp_path: Path, settings
     }
 
 
-def test_a_pattern_that_is_for_nothing_is_a_slip(tmp_path: Path) -> None:
+def test_a_pattern_that_is_for_nothing_is_a_mistake(tmp_path: Path) -> None:
     left = Settings(leave_out=("package hel*", "image nosuch"))
     assert left.leaves_out(DEB) and not left.leaves_out(IMAGE)
     report = fetch_bundle(tmp_path / "b", Manifest((DEB,)), left, Access())
@@ -339,7 +339,7 @@ def test_a_package_that_nobody_has_keeps_none_of_the_others(tmp_path: Path, sett
     assert "is not signed" in apt.fetch(bundle(tmp_path / "c", other), [DEB], signer).failed[DEB.identity]
 
 
-def test_a_repository_without_wanted_packages_is_nothing_to_bring() -> None:
+def test_a_repository_without_wanted_packages_is_nothing_to_fetch() -> None:
     place = Item("repository", "https://x", "./", "https://x", DEB.system)
     assert wanted(Manifest((place, DEB)), Settings()) == [place, DEB]
     assert wanted(Manifest((place, DEB)), Settings(leave_out=("package hello*",))) == []
@@ -355,7 +355,7 @@ def test_wheels_are_for_the_python_of_each_host(tmp_path: Path) -> None:
 # ---- logins
 
 
-def test_no_login_or_token_stands_in_what_is_told() -> None:
+def test_no_login_or_token_stands_in_what_is_reported() -> None:
     access = Access(
         origins={"https://***@x/a": "https://bot:s%3Acret@x/a"},
         repositories={"debian 12 amd64": [{"uris": ["http://apt:hidden1@y"]}]},
@@ -440,7 +440,7 @@ def weights_of(folder: Path, source: dict[str, Any], revision: str) -> tuple[Bun
     return bundle(folder, weights=[told]), item
 
 
-def test_weights_of_a_newer_commit_bring_the_difference_alone(
+def test_weights_of_a_newer_commit_fetch_the_difference_alone(
     tmp_path: Path, settings: Settings, signer: Signer
 ) -> None:
     (tmp_path / "hub").mkdir()
@@ -504,7 +504,7 @@ def test_hosts_that_want_other_files_of_the_same_weights_get_all_of_them(tmp_pat
 # ---- git
 
 
-def test_a_git_mirror_is_brought_up_to_date_in_a_copy(tmp_path: Path, settings: Settings) -> None:
+def test_a_git_mirror_is_updated_in_a_copy(tmp_path: Path, settings: Settings) -> None:
     first = outside.git(tmp_path / "x.git")
     work = tmp_path / "x.work"
     address = f"file://{tmp_path}/x.git"

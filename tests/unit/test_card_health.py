@@ -32,7 +32,7 @@ def changed(*pairs: tuple[str, str]) -> CardHealth:
     return judged(card_sections(text)[BUS], "HL-225")
 
 
-def test_a_healthy_card_has_its_numbers_and_nothing_to_say() -> None:
+def test_a_healthy_card_has_its_numbers_and_nothing_to_report() -> None:
     assert changed() == CardHealth("AM50016138", "1.12.1-fw-46.0.5-sec-6")
 
 
@@ -98,7 +98,7 @@ def test_firmware_is_compared_with_the_other_cards_and_with_the_driver() -> None
     assert notes == []
 
 
-def test_what_cannot_be_read_is_said() -> None:
+def test_what_cannot_be_read_is_reported() -> None:
     note = ["the health of cards [0] is not known: hl-smi -q does not show it"]
     for given in (("", "", 1), ("x\x1b[0m\n" * 9, "", 0), (":::\n : \n\t[0] AIP\n", "1,2\n", 0)):
         assert observed(*given) == ({BUS: CardHealth()}, note)
@@ -152,7 +152,7 @@ def test_a_model_that_names_such_a_card_is_refused() -> None:
     assert "card 3 (serial number S3) is excluded (accelerator_cards_excluded); choose another card" in text_of(found)
 
 
-def test_without_room_the_plan_says_which_cards_are_sick() -> None:
+def test_without_room_the_plan_reports_which_cards_are_sick() -> None:
     found = plan(host({3: SICK, 4: SICK}), model(name="m", tensor_parallel_size=8, module_ids=None))
     assert "6 of them free (held: 3: sick, 4: sick); card 3 (serial number S3), card 4 (serial" in text_of(found)
     assert "accelerator_cards_accepted allows models on them" in text_of(found)
@@ -187,7 +187,7 @@ def test_a_model_on_an_excluded_card_is_refused_until_it_may_move() -> None:
     assert len(both["errors"]) == 2
 
 
-def test_slips_in_serial_numbers_are_said() -> None:
+def test_mistakes_in_serial_numbers_are_reported() -> None:
     found = plan(host(), one(), accelerator_cards_excluded=["S55"])
     assert "accelerator_cards_excluded: 'S55' is not a card of this host" in text_of(found)
     assert "it has S0, S1, S2, S3, S4, S5, S6, S7" in text_of(found)

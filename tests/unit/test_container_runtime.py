@@ -275,7 +275,7 @@ def test_a_value_with_which_servers_start_is_left(text: str) -> None:
     assert runtime.container_runtime_notes(live(habana_config=text)) == []
 
 
-def test_uverbs_that_an_owner_has_switched_off_are_told() -> None:
+def test_uverbs_that_an_owner_has_switched_off_are_reported() -> None:
     state = live(habana_config="Mount_Uverbs = false\n")
     assert refusal(state) == []
     assert runtime.container_runtime_notes(state) == [
@@ -350,13 +350,13 @@ def test_packages() -> None:
     assert "install_habana" not in due(live(packages={"docker.io": "1"}), habana=False)
 
 
-def test_habana_as_the_default_runtime_is_told() -> None:
+def test_habana_as_the_default_runtime_is_reported() -> None:
     assert runtime.container_runtime_notes(live()) == []
     info = {**live()["info"], "default_runtime": "habana"}
     assert "habana is the engine's default runtime" in runtime.container_runtime_notes(live(info=info))[0]
 
 
-def test_an_engine_that_was_there_and_is_not_the_vendors_is_told() -> None:
+def test_an_engine_that_was_there_and_is_not_the_vendors_is_reported() -> None:
     assert "stays" in runtime.container_runtime_notes(live(), "vendor")[0]
     assert runtime.container_runtime_notes(live(packages={"docker-ce": "27"}), "vendor") == []
     assert runtime.container_runtime_notes(live(packages={}, info=None), "vendor") == []

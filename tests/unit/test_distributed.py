@@ -205,7 +205,7 @@ def test_an_entry_that_fits_on_no_host_may_fit_on_two() -> None:
     assert not any("together" in one for one in vllm_fleet_plan(variables, HOSTS, [])["warnings"])
 
 
-def test_the_plugin_needs_a_word_and_profiles_of_one_host_say_so() -> None:
+def test_the_plugin_needs_a_word_and_profiles_of_one_host_report_so() -> None:
     entry = {**ENTRY, "tensor_parallel_size": 16}
     variables = hostvars(entry, platform="gaudi")
     (first, *_) = [one for one in errors(vllm_fleet_plan(variables, HOSTS, [])) if "experimental" in one]
@@ -471,7 +471,7 @@ def test_people_read_one_model_with_its_hosts() -> None:
     ], rows
 
 
-def test_a_change_on_another_host_says_so() -> None:
+def test_a_change_on_another_host_reports_it() -> None:
     entry = {**ENTRY, "tensor_parallel_size": 2}
     live = {host: {"services": live_of(planned(entry)["hosts"][host])} for host in HOSTS}
     assert [planned(entry, **live)["hosts"][host]["changes"] for host in HOSTS] == [[], []]
@@ -569,7 +569,7 @@ def test_a_model_whose_plan_is_wrong_is_not_taken_for_one_that_nobody_wants() ->
     assert any("model old: exists, but is not planned" in one for one in found.drift)
 
 
-def test_a_reset_of_one_host_says_that_the_model_ends_on_all() -> None:
+def test_a_reset_of_one_host_reports_that_the_model_ends_on_all() -> None:
     head, _ = parts(planned({**ENTRY, "tensor_parallel_size": 2}))
     launch = live_of({"models": [head]})["big"]["launch"]
     units = {"big": {"container": None, "launch": launch}, "own": {"container": None, "launch": {}}}

@@ -132,7 +132,7 @@ def test_a_package_of_which_only_the_settings_are_left_is_none(monkeypatch: pyte
         ),
     ],
 )
-def test_wishes_that_cannot_be(requested: dict[str, Any], message: str) -> None:
+def test_requests_that_cannot_be(requested: dict[str, Any], message: str) -> None:
     assert refused(live(None), **requested) == [message]
 
 

@@ -111,7 +111,7 @@ def test_packages_that_need_each_other_are_replaced_together() -> None:
     assert changes("580", names=names, offered=offered).unhold == ()
 
 
-def test_a_driver_that_no_package_brought_is_left_alone() -> None:
+def test_a_driver_that_no_package_fetched_is_left_alone() -> None:
     found = changes(names={})
     assert found.foreign and not found.due
     assert changes("590", names={}).foreign and not changes("590", names={}).due
@@ -120,7 +120,7 @@ def test_a_driver_that_no_package_brought_is_left_alone() -> None:
     assert changes(driver=rocm.DRIVER, **kernel) == Changes()
 
 
-def test_amds_packages_are_held_and_brought_where_a_version_is_said() -> None:
+def test_amds_packages_are_held_and_fetched_where_a_version_is_reported() -> None:
     version = "1:6.14.14.30300100-2238411.24.04"
     kernel = {"names": {}, "loaded": "", "modules": ["amdgpu"], "services": {}, "offered": {"amdgpu-dkms": [version]}}
     assert changes("6.14.14", rocm.DRIVER, **kernel).install == (f"amdgpu-dkms={version}",)
@@ -170,7 +170,7 @@ def test_another_version_comes_from_where_the_driver_came_from() -> None:
     assert changes("570", names={"cuda-drivers": "580.95.05-1"}).install[0].startswith("nvidia-driver-570-server-open")
 
 
-def test_what_an_old_name_says_is_gaudis_alone() -> None:
+def test_what_an_old_name_reports_is_gaudis_alone() -> None:
     """A fleet of several vendors may have it for all its hosts."""
     old = {"version": "1.21.3-57", "optional_packages": ["habanalabs-qual"], "modules": ["habanalabs_compat"]}
     old |= {"repository": {"uris": ["https://vault.habana.ai/x"], "suites": ["jammy"]}}
@@ -300,7 +300,7 @@ def test_replacing_a_driver_needs_leave_and_announces_what_stops() -> None:
     assert loose.stops == [] and loose.refusal == [] and len(loose.due) == 3
 
 
-def test_a_stranger_on_a_card_is_in_the_way() -> None:
+def test_a_foreign_program_on_a_card_is_in_the_way() -> None:
     host = {"accelerator": "cuda", "services": {}}
     host["modules"] = [{"module_id": 1, "in_use": True, "held_by": "python3 (pid 7)"}]
     found = asked(driver=facts(), driver_version="580.105.08", driver_upgrade_allowed=True, gaudi_host=host)

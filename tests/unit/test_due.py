@@ -147,7 +147,7 @@ def test_a_model_is_down_for_its_stage_and_its_start() -> None:
     assert minutes(**due, host_tuning_due=["x"], host_tuning_reboots=True) == reboot
 
 
-def test_lines_say_what_differs_what_becomes_of_the_models_and_what_is_down() -> None:
+def test_lines_report_what_differs_what_becomes_of_the_models_and_what_is_down() -> None:
     changes = {"restart": [], "remove": ["old"], "stop": []}
     due = {"vllm_service_due": ["remove old"], "vllm_service_stops": changes, "host_tuning_due": ["cpu0: a -> b"]}
     assert pending_lines(known(**due), EVERY) == [
@@ -158,7 +158,7 @@ def test_lines_say_what_differs_what_becomes_of_the_models_and_what_is_down() ->
     assert pending_lines(known(vllm_service_due=["write x"], vllm_service_stops={}), ["host_tuning"]) == []
 
 
-def test_the_plan_of_a_live_host_tells_all_that_a_run_would_do() -> None:
+def test_the_plan_of_a_live_host_reports_all_that_a_run_would_do() -> None:
     told = {
         "host_tuning_due": ["cpu0: a -> b"],
         "host_tuning_reboots": True,

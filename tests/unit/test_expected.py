@@ -124,7 +124,7 @@ def test_the_plan_takes_a_model_that_the_new_driver_can_serve() -> None:
     assert planned({"driver_version": "580.95.05"}).findings == []
 
 
-def test_a_release_of_gaudis_that_the_run_brings_counts() -> None:
+def test_a_release_of_gaudis_that_the_run_fetches_counts() -> None:
     facts = {"gaudi_system": {**SYSTEM, "accelerator": "gaudi"}, "gaudi_host": gaudi_host(driver_version="1.21.3-57")}
     newer = {"driver_release": "1.22.0", "driver_packages": PACKAGES, "driver_modules": ["habanalabs"]}
     assert expected(**facts, gaudi_driver=gaudi_driver(), **newer) == {}
@@ -157,7 +157,7 @@ def test_a_host_without_a_driver_waits_for_the_one_that_the_run_installs() -> No
         assert "awaits_driver" not in expected(**{**bare, **more}), more
 
 
-def test_what_is_known_of_models_is_said_before_the_driver_is_installed() -> None:
+def test_what_is_known_of_models_is_reported_before_the_driver_is_installed() -> None:
     found = planned({"awaits_driver": True}, **SILENT)
     assert found.findings == [] and found.models["models"] == []
     assert found.warnings == [f"g: {AWAITS_DRIVER}"]

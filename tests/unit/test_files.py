@@ -36,7 +36,7 @@ def file(path: Path, **keys: Any) -> dict[str, Any]:
         ({"path": "/x", "content": "a", "mode": 416}, "/x: mode '416': must be quoted octal digits such as '0640'"),
     ],
 )
-def test_a_wrong_entry_is_told_in_a_sentence(
+def test_a_wrong_entry_is_reported_in_a_sentence(
     capsys: pytest.CaptureFixture[str], entry: dict[str, Any], sentence: str
 ) -> None:
     for check in (True, False):

@@ -60,7 +60,7 @@ def test_what_gives_a_server_more_than_it_seems_is_warned_of() -> None:
         ("vllm_kept", {"state": "kept"}, "state kept of vllm_snapshot is now saved"),
     ],
 )
-def test_names_of_before_work_for_one_release_and_say_what_replaces_them(
+def test_names_of_before_work_for_one_release_and_report_what_replaces_them(
     name: str, arguments: dict[str, object], deprecation: str
 ) -> None:
     result = run_module(name, **arguments)

@@ -17,7 +17,7 @@ CASES = 1300 if os.environ.get("GAUDI_SERVE_LONG") else 300
 CATALOG = model_catalog([str(ROOT / "roles/preflight/files/catalog")])
 
 
-def test_wishes_mutated_at_random() -> None:
+def test_requests_mutated_at_random() -> None:
     chance = random.Random(SEED)  # noqa: S311 - reproducible, not secret
     accepted = 0
     for number in range(CASES):

@@ -56,7 +56,7 @@ def test_what_a_client_may_use_is_in_the_maps() -> None:
     assert texts["models.map"].startswith("Qwen/QwQ-32B Qwen_QwQ-32B-")
 
 
-def test_the_configuration_follows_the_wish() -> None:
+def test_the_configuration_follows_the_request() -> None:
     text = files(address="0.0.0.0", port=443, certificate="/etc/ssl/private/site.pem", buffer_kib=512)["haproxy.cfg"]
     assert "    bind 0.0.0.0:443 ssl crt /etc/ssl/private/site.pem alpn h2,http/1.1\n" in text
     assert "    tune.bufsize 524288\n" in text
@@ -279,7 +279,7 @@ def test_a_page_that_the_gateway_cannot_have_is_refused(more: Any, message: str)
     assert str(raised.value).startswith(message)
 
 
-def test_the_page_has_what_its_settings_say_and_no_password() -> None:
+def test_the_page_has_what_its_settings_report_and_no_password() -> None:
     backends = (*BACKENDS, Backend("sees", (), kinds=("text", "image")), Backend("embeds", (), kinds=()))
     more = {"models": ["small"], "requests_per_minute": 6}
     said = {"title": "Talk", "system_prompt": 'Be "brief".\n', "users": {"carol": {**CAROL["carol"], **more}}}

@@ -72,7 +72,7 @@ def planned(*models: dict[str, Any], ip: str = "10.0.0.1", **more: Any) -> dict[
     return {"preflight_plan": {"models": list(models), "errors": []}, "gaudi_host": {"ip": ip}, **more}
 
 
-def test_gateways_are_the_hosts_that_say_so() -> None:
+def test_gateways_are_the_hosts_that_report_so() -> None:
     hosts: dict[str, Any] = {"a": {}, "b": {"fleet_gateway": {}}, "c": {"fleet_gateway": None}}
     assert fleet_gateways(hosts, hosts) == ["b"]
 
@@ -288,7 +288,7 @@ def test_what_is_due() -> None:
     ]
 
 
-def test_the_shared_address_is_due_where_it_is_wished_for() -> None:
+def test_the_shared_address_is_due_where_it_is_requested_for() -> None:
     settings = {"address": "0.0.0.0", "open": True, "plain_allowed": True, "virtual_address": "10.0.0.100/24"}
     text = gateway_config(settings, [], {}, 2, "eth1")["files"]["keepalived.conf"]
     assert "priority 180\n" in text and "interface eth1\n" in text and "        10.0.0.100/24\n" in text
@@ -467,7 +467,7 @@ def test_files_come_whole_into_a_folder_of_their_own(tmp_path: Any, monkeypatch:
     assert haproxy.current(tmp_path) == name
 
 
-def test_a_gateway_that_nobody_wishes_for_any_more_is_told() -> None:
+def test_a_gateway_that_nobody_requests_any_more_is_reported() -> None:
     there = {"gateway": True}
     assert gateway_left(there, ["gw"], "g1") == [
         "g1: gateway: it runs here, but the inventory has no fleet_gateway for this host; playbooks/reset.yml "

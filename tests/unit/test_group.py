@@ -94,7 +94,7 @@ def started(hosts: Hosts) -> tuple[Any, Any]:
 
 
 @pytest.mark.parametrize("first", ["head", "worker"])
-def test_all_start_when_all_are_there_whoever_comes_first(hosts: Hosts, first: str) -> None:
+def test_all_start_when_all_are_there_who_comes_first(hosts: Hosts, first: str) -> None:
     sides = {first: getattr(hosts, first)()}
     time.sleep(0.2)
     other = "worker" if first == "head" else "head"

@@ -92,7 +92,7 @@ def test_dropin_in_a_real_shell(tmp_path: Path, linux: str, default: str, expect
     assert done.stdout.splitlines() == [expected[0], fill(expected[1])]
 
 
-def test_hugepages_are_capped_and_the_cap_is_told() -> None:
+def test_hugepages_are_capped_and_the_cap_is_reported() -> None:
     tuning = {"mem_total_kib": 24 * 2**20, "hugepage_kib": 2048}
     assert host_tuning.hugepages_wanted(tuning, 64, 0.5) == {"pages": 64, "note": None}
     assert host_tuning.hugepages_wanted(tuning, 15000, 0.5) == {

@@ -90,7 +90,7 @@ def test_the_plugin_takes_vllm_itself_without_a_second_pytorch() -> None:
     assert not any("requirements-hpu" in line for line in lines)
 
 
-def test_nothing_brings_plain_pillow_back() -> None:
+def test_nothing_installs_plain_pillow_again() -> None:
     text = built(audio=True, multimodal=True, inc={"branch": "master", "commit": COMMIT})["dockerfile"]
     assert text.splitlines()[-1].endswith("pillow-simd")
 
@@ -148,7 +148,7 @@ def test_every_name_that_an_engine_takes_is_good(name: str) -> None:
     assert vllm_plan([{"name": "m", "weights": "/w", "image": name}], CPU)["errors"] == []
 
 
-def test_what_the_refusal_of_a_secret_says() -> None:
+def test_what_the_refusal_of_a_secret_reports() -> None:
     with pytest.raises(InputError) as raised:
         vllm_images([{"name": "x", "build": "gaudi", "recipe": SECRETS["password"]}])
     assert str(raised.value) == (

@@ -165,7 +165,7 @@ def of_two_hosts(**variables: Any) -> list[str]:
     return inventory_refusal({**variables, "hostvars": hosts}, "g")
 
 
-def test_secrets_of_no_model_are_told_although_another_hosts_models_cannot_be_read() -> None:
+def test_secrets_of_no_model_are_reported_although_another_hosts_models_cannot_be_read() -> None:
     own = {"vllm_models": [{"name": "qwq"}]}
     assert of_two_hosts(**own, vllm_secrets={"qwq": {}, "phi": {}}) == []
     assert of_two_hosts(**own, vllm_secrets={"qwp": {}}) == [

@@ -164,14 +164,14 @@ def test_a_card_that_fell_off_without_an_xid() -> None:
     assert nvidia(FELL, "NVRM: GPU 0000:44:00.0: GPU has fallen off the bus.") == {CARD: CardErrors(TEXT)}
 
 
-def test_the_recovery_that_a_driver_asks_for_is_said_with_the_cause() -> None:
+def test_the_recovery_that_a_driver_asks_for_is_reported_with_the_cause() -> None:
     reboot = xid(154, ", GPU recovery action changed from 0x0 (None) to 0x2 (Node Reboot Required)")
     asked = "Xid 154 (its driver requires a recovery) at 2026-11-27 00:00:0{} UTC: Node Reboot Required"
     assert nvidia(reboot)[CARD].fatal == asked.format(0)
     assert nvidia(FELL, reboot)[CARD].fatal == f"{TEXT}; then {asked.format(1)}"
 
 
-def test_an_error_is_over_when_its_driver_is_loaded_anew_or_asks_for_no_recovery_any_more() -> None:
+def test_an_error_is_over_when_its_driver_is_loaded_again_or_asks_for_no_recovery_any_more() -> None:
     loaded = "NVRM: loading NVIDIA UNIX Open Kernel Module for x86_64  580.95.05  Release Build"
     assert nvidia(FELL, xid(94), loaded) == {}
     assert nvidia(loaded, FELL)[CARD].fatal

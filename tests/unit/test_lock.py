@@ -91,7 +91,7 @@ def test_refusals_name_the_holder_and_what_to_do(action: ModuleType) -> None:
     assert "has changed this host (container_runtime, 2026-11-21 10:00:00) since this run looked at it" in changed
 
 
-def test_a_run_tells_person_machine_playbook_and_process(action: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_run_reports_person_machine_playbook_and_process(action: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "argv", ["ansible-playbook", "-i", "inventory/a.yml", "site.yml"])
     run = action.this_run({"awx_user_name": "anna"})
     assert run["who"].startswith("anna on ")

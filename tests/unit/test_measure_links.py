@@ -151,7 +151,7 @@ def test_cards_of_two_kinds_have_no_published_figure() -> None:
     assert rows(facts) == [("all", EIGHT, None)]
 
 
-def test_the_slowest_link_decides_and_an_unknown_one_says_nothing() -> None:
+def test_the_slowest_link_decides_and_an_unknown_one_reports_nothing() -> None:
     def cards(kind: str) -> list[Card]:
         return [
             Card(0, links={1: "NV4", 2: "NV4"}),
@@ -169,7 +169,7 @@ def test_the_slowest_link_decides_and_an_unknown_one_says_nothing() -> None:
         ({"accelerator": "cpu", "modules": []}, "CPU hosts have no devices whose links are measured"),
     ],
 )
-def test_where_there_is_nothing_to_measure_the_reason_is_said(facts: dict[str, Any], reason: str) -> None:
+def test_where_there_is_nothing_to_measure_the_reason_is_reported(facts: dict[str, Any], reason: str) -> None:
     assert link_runs(facts, {}) == []
     assert nothing_to_measure(Host.of(facts)) == reason.replace("CPU", PLATFORMS["cpu"].title)
 
@@ -200,7 +200,7 @@ def pending(facts: dict[str, Any], **more: Any) -> dict[str, Any]:
     return {**found.changes, "notes_": list(found.notes or ())}
 
 
-def test_what_is_said_to_hccl_demo_is_said_to_it_alone() -> None:
+def test_what_is_reported_to_hccl_demo_is_reported_to_it_alone() -> None:
     cuda, gaudi = pending(host(2)), pending({})
     assert (cuda["options"], cuda["aside"]) == ({}, "")
     assert (gaudi["options"], gaudi["aside"]) == ({"measure": "latency"}, "latency")
@@ -499,7 +499,7 @@ def test_nccl_tests_of_an_image_measure_in_place_of_torch_where_they_are_named(
         assert (found["nw_gb_s"], found["algo_gb_s"], found["time_ms"]) == (318.52, 169.88, 12.641)
 
 
-def test_nccl_tests_measure_one_host_of_nvidia_or_amd_and_another_program_measures_anew() -> None:
+def test_nccl_tests_measure_one_host_of_nvidia_or_amd_and_another_program_measures_again() -> None:
     perf: dict[str, Any] = {"link_validation_nccl_tests": PERF}
     amd = host(8, "AMD Instinct MI300X", "XGMI", accelerator="rocm")
     xpu = host(2, "Intel(R) Arc(TM) B580 Graphics", "PHB", accelerator="xpu")

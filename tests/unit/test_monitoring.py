@@ -392,7 +392,7 @@ def test_a_host_waits_for_the_certificate_of_the_other(live: dict[str, Any]) -> 
 
 
 @pytest.mark.parametrize("name", ["10.0.0.5", "fd00::5", "gaudi01.example"])
-def test_a_certificate_is_made_once_and_anew_for_another_name(tmp_path: Path, name: str) -> None:
+def test_a_certificate_is_made_once_and_again_for_another_name(tmp_path: Path, name: str) -> None:
     path = tmp_path / "host.pem"
     assert certificate.problem(certificate.read(path), name) == "there is none"
     certificate.make(path, name)
@@ -513,7 +513,7 @@ def test_rules_that_go_are_forgotten(live: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize(("path", "mode"), [("client", "0600"), ("client", "0644"), ("host", "0640")])
-def test_who_may_read_a_key_is_mended(live: dict[str, Any], path: str, mode: str) -> None:
+def test_who_may_read_a_key_is_repaired(live: dict[str, Any], path: str, mode: str) -> None:
     good = {"names": ["10.0.0.1", "prometheus"], "until": 2**40, "text": "x"}
     live["certificates"] = {"host": good, "client": good}
     both = monitoring.Wanted({}, {"gaudi-prometheus.service": 9090}, {f"{FOLDER}/{path}.pem": "prometheus"})

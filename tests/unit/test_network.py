@@ -73,12 +73,12 @@ def done(seen: dict[str, Any], **variables: Any) -> dict[str, Any]:
     return {**seen, **texts, "files": live, "enabled": True, "settings": json.loads(files[ports.SETTINGS])}
 
 
-def test_nothing_is_said_and_nothing_is_done() -> None:
+def test_nothing_is_reported_and_nothing_is_done() -> None:
     found = pending(network(ports=[port(up=False)], nics=[nic("mlx5_0")]))
     assert (found.due, found.drift, found.left, found.notes, found.facts) == ((), (), (), None, {"needed": False})
 
 
-def test_ports_are_brought_up_once() -> None:
+def test_ports_are_activated_once() -> None:
     seen = network(ports=[port(8, up=False, carrier=False), port(22, mtu=9000)])
     found = pending(seen, between="ports", mtu=9000)
     assert found.due[-3:] == [
@@ -312,7 +312,7 @@ def own_network() -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("own_network")
-def test_the_program_brings_real_interfaces_up_and_takes_its_addresses_away(tmp_path: Path) -> None:
+def test_the_program_fetches_real_interfaces_up_and_takes_its_addresses_away(tmp_path: Path) -> None:
     cards(tmp_path, ("up8", 8))
     before = observe_network.observe(str(tmp_path))["ports"]
     assert [(one["module_id"], one["port"], one["up"], one["speed"]) for one in before] == [(3, 8, False, 100_000)]

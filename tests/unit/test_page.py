@@ -77,7 +77,7 @@ def test_the_verdict_comes_first(parts: dict[str, Any], kind: str, sentence: str
     assert f"<h1>{sentence}</h1>" in fleet_page_html(document)
 
 
-def test_what_needs_attention_is_said_once_with_a_remedy() -> None:
+def test_what_needs_attention_is_reported_once_with_a_remedy() -> None:
     found = page(fleet_parts())["attention"]
     assert [one["kind"] for one in found[:3]] == ["unreachable", "drift", "reboot"]
     assert [one["hosts"] for one in found[:3]] == [["gaudi06"], ["gaudi05"], ["gaudi05"]]
@@ -140,7 +140,7 @@ def test_a_rollout_leaves_what_is_left_of_its_plan() -> None:
     assert "Before and after the change" in fleet_page_html(whole)
 
 
-def test_kept_benchmarks_are_read_and_a_broken_line_is_told(tmp_path: Path) -> None:
+def test_kept_benchmarks_are_read_and_a_broken_line_is_reported(tmp_path: Path) -> None:
     folder = keep_results(tmp_path / "kept")
     path = folder / "results.jsonl"
     count = len(path.read_text().splitlines())
@@ -182,7 +182,7 @@ def test_a_run_is_compared_with_the_run_before_and_not_with_its_own_repetitions(
     assert [len(one["x"]) for one in document["charts"]] == [2, 2]
 
 
-def test_the_page_of_a_benchmark_says_what_it_has_found() -> None:
+def test_the_page_of_a_benchmark_reports_what_it_has_found() -> None:
     figures = {"output_tokens_s": 80.0, "ttft_ms": {"median": 120.0}}
     data = {"g1": {"m": {"figures": figures, "comparison": {"verdict": "worse"}}}, "g2": {}}
     document = page({"benchmark": data})

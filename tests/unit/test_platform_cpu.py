@@ -88,7 +88,7 @@ def test_garbage_of_lscpu_is_refused_with_its_text(text: str) -> None:
         ("riscv64", ["v"]),
     ],
 )
-def test_the_kernels_files_say_the_same(
+def test_the_kernels_files_report_the_same(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, machine: str, features: list[str]
 ) -> None:
     monkeypatch.setattr(os, "uname", lambda: os.uname_result(("Linux", "h", "6.1", "1", machine)))

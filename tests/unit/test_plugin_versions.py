@@ -159,7 +159,7 @@ def test_graphs_are_those_of_the_images_version() -> None:
     assert vllm_launch(wish, gaudi_host())["env"]["VLLM_BUCKETING_STRATEGY"] == "exp"
 
 
-def test_a_version_is_said_with_the_image_too() -> None:
+def test_a_version_is_reported_with_the_image_too() -> None:
     images = vllm_images([{"name": "own/vllm:7", "vllm_version": "0.21.0"}], "1.24.0")
     assert bucketing_env(plan("1.24.0", image="own/vllm:7", images=images)["models"][0])
     recipe = {"vllm": {"branch": "v0.21.0"}, "plugin": {"branch": "v0.21.0"}}
@@ -175,7 +175,7 @@ def test_a_version_is_said_with_the_image_too() -> None:
         vllm_images([{"name": "own/vllm:7", "vllm_version": 0.26}], "1.24.0")
 
 
-def test_a_version_that_must_be_assumed_is_said() -> None:
+def test_a_version_that_must_be_assumed_is_reported() -> None:
     (warning,) = [text for text in plan("1.24.0")["warnings"] if "assumes" in text]
     assert warning == (
         "g: model m: the plan assumes 0.17.1, the oldest vLLM of release 1.24.0 that serves it, which has 0.17.1 and "
@@ -244,7 +244,7 @@ def test_what_a_release_or_its_vllm_does_not_have_is_refused(release: str, more:
     assert refused(release, **more).startswith(sentence)
 
 
-def test_ranges_that_an_old_version_does_not_read_are_said() -> None:
+def test_ranges_that_an_old_version_does_not_read_are_reported() -> None:
     said = {"strategy": "lin", "prompt_query": {"max": 512}, "decode_bs": {"step": 4}}
     warnings = plan("1.22.1", bucketing=said)["warnings"]
     assert "g: model m: bucketing.strategy lin ignores prompt_query.max" in warnings

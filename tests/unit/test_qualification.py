@@ -59,7 +59,7 @@ def report(verdict: str, *cards: str, header: str = "=== gaudi2 hl qual report =
         (0, report("PASSED", "PASSED", "PASSED") + "\n" + report("FAILED"), "its report has several verdicts"),
     ],
 )
-def test_a_report_of_hl_qual_is_a_pass_only_where_everything_says_so(status: int, text: str, expected: Any) -> None:
+def test_a_report_of_hl_qual_is_a_pass_only_where_everything_reports_it(status: int, text: str, expected: Any) -> None:
     found = hl_qual.read_report(status, text, CARDS)
     assert found == (expected if isinstance(expected, Report) else Report(NO_RESULT, expected))
 
@@ -196,7 +196,7 @@ def test_a_suite_passes_and_is_kept_by_serial_number_and_firmware(machine: Machi
     assert " hl qual report " in log.read_text() and oct(log.stat().st_mode & 0o777) == "0o640"
 
 
-def test_ports_that_are_down_are_brought_up_before(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ports_that_are_down_are_activated_before(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
     (machine.root / "run/gaudi-sim/ports").write_text("down\n")
     assert machine.run(tests=["serdes-pairs"])["verdict"] == PASSED
     # One without a cable stays down; what it means for a test, the test decides.

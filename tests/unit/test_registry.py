@@ -22,7 +22,7 @@ def shared(missing: list[dict[str, Any]], giver: str, host: str = "b") -> dict[s
     return images_shared(missing, missing, giver, host, HOSTS)
 
 
-def test_a_host_takes_what_another_one_brings_for_all() -> None:
+def test_a_host_takes_what_another_one_fetches_for_all() -> None:
     pulled, archived = {"name": "x:1"}, {"name": "y:1", "archive": "/srv/y.tar"}
     built = {"name": "z:1-0", "alias": "z", "build": "gaudi", "build_host": "a"}
     for entries in ([pulled], [archived], [built], [pulled, archived, built]):
@@ -39,7 +39,7 @@ def test_what_each_host_has_a_way_of_its_own_to_is_not_sent(yes: Any) -> None:
     assert shared([share, pinned, other], "a") == {"own": [share, pinned], "take": [other], "refusal": []}
 
 
-def test_a_host_that_is_none_and_two_that_bring_are_refused() -> None:
+def test_a_host_that_is_none_and_two_that_fetch_are_refused() -> None:
     assert shared([], "c")["refusal"] == ["b: vllm_image_from_host 'c': is not a host of the inventory, which has a, b"]
     built = {"name": "z:1-0", "alias": "z", "build": "gaudi", "build_host": "b"}
     assert shared([built], "a")["refusal"] == [
@@ -73,7 +73,7 @@ def test_certificates_hold_where_clocks_differ_and_for_one_purpose_alone(tmp_pat
     ssl.create_default_context(cafile=str(tmp_path / "server.crt"))
 
 
-def test_an_openssl_that_fails_is_told(tmp_path: Path) -> None:
+def test_an_openssl_that_fails_is_reported(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"^no certificate for the registry: openssl req: "):
         registry.certificate_pair(tmp_path, "server", "NONSENSE:\n[x")
 
@@ -138,7 +138,7 @@ def test_the_clients_last_line_is_the_reason(monkeypatch: pytest.MonkeyPatch) ->
         registry.docker(["push", "x"], "image a:1")
 
 
-def test_a_port_that_somebody_else_has_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_port_that_someone_else_has_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(registry, "run", lambda argv: Result(0, "", ""))  # systemd knows no registry
     with registry.socket.create_server(("127.0.0.1", 0)) as other:
         port = other.getsockname()[1]

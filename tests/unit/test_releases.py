@@ -66,7 +66,7 @@ def test_a_new_inventory_gets_the_current_release(driver: str | None) -> None:
     assert vllm_plan([wish], served, host_name="g", release="")["errors"] == []
 
 
-def test_an_inventory_without_a_release_is_told_what_to_write_where_another_one_is() -> None:
+def test_an_inventory_without_a_release_is_reported_what_to_write_where_another_one_is() -> None:
     fork = live_of(plan("1.21.3"))
     hosts = {
         "a": known(accelerator_release=None, gaudi_host=gaudi_host(driver_version="1.21.3-57", services=fork)),

@@ -97,7 +97,7 @@ def test_hosts_that_dropped_out_are_named_below_the_table() -> None:
     assert lines[-1].startswith("gaudi02: dropped out of this run")
 
 
-def test_the_table_of_a_check_says_that_it_shows_what_is_live_before() -> None:
+def test_the_table_of_a_check_reports_that_it_shows_what_is_live_before() -> None:
     assert endpoint_table({}, [], [], check=True)[-1].startswith("check mode: nothing was changed")
 
 

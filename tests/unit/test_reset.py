@@ -251,7 +251,7 @@ def test_a_host_that_the_toolkit_never_saw_is_left_alone() -> None:
         assert not plan["due"] and plan["did"] == [] and plan["left"] == []
 
 
-def test_values_that_nobody_wrote_down_are_told() -> None:
+def test_values_that_nobody_wrote_down_are_reported() -> None:
     late = {"host_tuning": {"found": {"late": True}}}
     plan = reset_host.host_tuning_reset(tuning(), left(records=late, traces=[SYSCTL]))
     assert plan["paths"] == [SYSCTL] and plan["sysctl"] == {}
@@ -293,7 +293,7 @@ def test_no_model_takes_the_toolkits_own_folders_with_it(name: str) -> None:
     assert f"{STATE}/a" in plan["paths"] and f"{STATE}/{name}" not in plan["paths"]
 
 
-def test_only_weights_that_were_brought_go() -> None:
+def test_only_weights_that_were_fetched_go() -> None:
     brought = {"/w/a": "/w", "/w/mine": "/w/mine", "/w/half": "/w"}
     here = left(
         records={
@@ -503,7 +503,7 @@ def test_records_go_last_and_what_stays_is_remembered() -> None:
     assert plan["left"] == [] and len(plan["did"]) == 3
 
 
-def test_a_reset_is_refused_without_the_word_and_for_odd_wishes() -> None:
+def test_a_reset_is_refused_without_the_word_and_for_odd_requests() -> None:
     assert reset.reset_refusal({"reset_weights": "yes", "reset_images": False}, "reset") == []
     assert reset.reset_refusal({}, "", check=True) == []
     assert "type reset, or set" in reset.reset_refusal({}, "Reset")[0]
@@ -513,7 +513,7 @@ def test_a_reset_is_refused_without_the_word_and_for_odd_wishes() -> None:
     ]
 
 
-def test_the_end_is_told_host_by_host() -> None:
+def test_the_end_is_reported_host_by_host() -> None:
     done = {"vllm_service_reset": {"did": ["model a"], "left": ["b: yours"]}, "reset_done": True}
     broken = {"reset_problem": "it\nbroke", "preflight_rest_reset": {"did": ["x"], "left": []}}
     hosts = {"one": done, "two": broken, "three": {}}
@@ -530,7 +530,7 @@ def test_the_end_is_told_host_by_host() -> None:
     assert checked[2].endswith("nothing changed") and checked[3] == "one: would undo: model a" and len(checked) == 5
 
 
-def test_recipes_are_where_the_mounts_say() -> None:
+def test_recipes_are_where_the_mounts_report() -> None:
     mounts = [
         {"source": "/host", "target": "/cache", "read_only": False},
         {"source": "/w", "target": "/w", "read_only": True},

@@ -80,7 +80,7 @@ def test_a_canary_comes_first_and_all_but_one_stay() -> None:
     assert found["lines"][-1] == "waves are smaller than 50%, because 3 servers of Qwen/QwQ must stay"
 
 
-def test_a_canary_that_has_nothing_due_is_told() -> None:
+def test_a_canary_that_has_nothing_due_is_reported() -> None:
     hosts = fleet(3)
     hosts["g2"] = {**hosts["g2"], "vllm_service_due": []}
     found = plan(hosts, rollout_canary="g2")
@@ -186,7 +186,7 @@ def test_models_down_on_several_hosts_at_once() -> None:
     assert hosts_down_at_once(hosts, list(hosts)) == []
 
 
-def test_figures_of_a_host_are_told_beside_those_of_before() -> None:
+def test_figures_of_a_host_are_reported_beside_those_of_before() -> None:
     before, after = {"m": {"tokens_s": 500.0, "first_token_s": 0.1}}, {"m": {"tokens_s": 450.0, "first_token_s": 0.12}}
     lines = verified_text("h1", before, after).split("\n")
     assert lines == [
@@ -203,7 +203,7 @@ def test_an_answer_that_nobody_gave_counts_as_none() -> None:
     assert rollout_plan({}, [], empty)["settings"] == rollout_plan({}, [], {})["settings"]
 
 
-def test_what_is_slower_than_before_is_told() -> None:
+def test_what_is_slower_than_before_is_reported() -> None:
     before = {"a": {"first_token_s": 0.5, "tokens_s": 100.0}, "b": {"first_token_s": 0.01, "tokens_s": 50.0}}
     assert slower_models(before, before, 1.0) == []
     after = {"a": {"first_token_s": 0.7, "tokens_s": 79.0}, "b": {"first_token_s": 0.1, "tokens_s": 41.0}, "new": {}}
@@ -277,7 +277,7 @@ def test_no_message_writes_a_count_by_itself() -> None:
     assert found == STILL_MANY
 
 
-def test_what_is_due_on_a_gateway_is_told_and_is_no_wave() -> None:
+def test_what_is_due_on_a_gateway_is_reported_and_is_no_wave() -> None:
     found = plan({"g1": host({"q": "q"}, due=False), "gw": {"gateway_due": ["serve g1.q (q)", "start it"]}})
     assert found["waves"] == []
     assert found["lines"] == [

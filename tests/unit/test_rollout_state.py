@@ -225,7 +225,7 @@ AGAIN = "It serves the same models as before; the other hosts of later waves are
         ),
     ],
 )
-def test_what_is_said_of_a_host_at_which_the_rollout_stops(found: RolloutState, text: str) -> None:
+def test_what_is_reported_of_a_host_at_which_the_rollout_stops(found: RolloutState, text: str) -> None:
     assert found.report["text"] == text
 
 

@@ -26,7 +26,7 @@ def secret_file(folder: Path, text: str = "HF_TOKEN=t\nVLLM_API_KEY=s3cret\n") -
     return path
 
 
-def test_nothing_said_of_secrets_withdraws_none() -> None:
+def test_nothing_reported_of_secrets_withdraws_none() -> None:
     models = planned(model())["models"]
     with_secret = {"running": True, "digest": models[0]["digest"], "secret_mtime": "5.0"}
     state = live(models, secret_mtime=5.0, container=with_secret)
@@ -40,7 +40,7 @@ def test_nothing_said_of_secrets_withdraws_none() -> None:
     assert service.vllm_service_drift(found, gone) == ["model qwq: runs with other secrets"]
 
 
-def test_a_host_tells_whether_its_secrets_are_these(tmp_path: Path) -> None:
+def test_a_host_reports_whether_its_secrets_are_these(tmp_path: Path) -> None:
     path = secret_file(tmp_path)
     marks = vllm_secret_marks(SECRETS)
     assert not secret_differs(path, marks["qwq"])
@@ -59,7 +59,9 @@ def test_what_is_no_mapping_of_secrets_has_no_marks(wrong: Any) -> None:
     assert vllm_secret_marks(wrong) == {}
 
 
-def test_a_changed_secret_is_told_before_it_restarts_the_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_changed_secret_is_reported_before_it_restarts_the_model(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     secret_file(tmp_path)
     units = tmp_path / "units"
     units.mkdir()
@@ -115,7 +117,7 @@ def test_secrets_that_would_break_a_run_are_refused_by_their_key(value: Any, all
     assert found == [f"g: vllm_secrets: qwq: VLLM_API_KEY must be {allowed}"]
 
 
-def test_the_text_of_a_credential_that_says_one_model_twice_is_none() -> None:
+def test_the_text_of_a_credential_that_reports_one_model_twice_is_none() -> None:
     text = "qwq: {VLLM_API_KEY: canary}\nqwq: {VLLM_API_KEY: other}"
     assert service.secrets_refusal(text, "g") == ["g: vllm_secrets: must be a mapping of models"]
     assert service.secrets_refusal("a: &a {VLLM_API_KEY: x}\nb: {<<: *a}", "g") == []

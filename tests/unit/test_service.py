@@ -229,7 +229,7 @@ def test_one_model_of_a_fleet_is_named_or_refused() -> None:
     ]
 
 
-def test_a_server_that_came_back_between_two_looks_is_no_stranger(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_server_that_came_back_between_two_looks_is_no_foreign_program(monkeypatch: pytest.MonkeyPatch) -> None:
     asked = []
     answer = Result(0, "vllm-back\n", "")
 
@@ -252,7 +252,7 @@ def test_a_server_that_came_back_between_two_looks_is_no_stranger(monkeypatch: p
     assert observe_services.holding(units) == {"up", "warms-up", "back", "waits"}
 
 
-def test_a_full_disk_is_told_before_anything_restarts() -> None:
+def test_a_full_disk_is_reported_before_anything_restarts() -> None:
     live = {"free": {"/etc/gaudi-serve": 10 * service.ROOM, "/var/lib/gaudi-serve": 4096}}
     assert service.vllm_service_refusal({"due": True}, live, "h") == [
         "h: /var/lib/gaudi-serve: 4 KiB are free there, and 1024 KiB are required: units, environments and results of "
@@ -396,7 +396,7 @@ def test_a_launch_file_that_is_newer_than_its_container_does_not_hide_what_runs(
     assert shown == ["~ qwq: restart", "    ~ --port: 30001 -> 30009"]
 
 
-def test_a_model_that_was_stopped_says_by_what_and_when(serving: Callable[..., dict[str, Any]]) -> None:
+def test_a_model_that_was_stopped_reports_by_what_and_when(serving: Callable[..., dict[str, Any]]) -> None:
     (plan,) = planned(model())["models"]
     note = observe_services.STATE / "qwq/stopped.json"
     note.write_text('{"by": "stop.yml", "at": "2026-11-25 14:31 UTC"}', encoding="utf-8")

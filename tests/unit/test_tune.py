@@ -249,7 +249,7 @@ def test_the_rate_is_that_of_the_busiest_server() -> None:
     assert sum(one.output_tokens for one in requests) == pytest.approx(1000 * 144, rel=0.02)
 
 
-def test_hosts_that_say_nothing_are_named_and_none_left_is_an_error() -> None:
+def test_hosts_that_report_nothing_are_named_and_none_left_is_an_error() -> None:
     lost = {"g2": {"unreachable": True, "msg": "timed out"}, "g3": {"traffic": None, "problem": "/metrics: refused"}}
     found = learned("m", ["g1", "g2", "g3"], {"g1": traffic(compiled=None, journal_problem="no journal"), **lost})
     assert found.notes == [
@@ -346,7 +346,7 @@ WARNING 11-23 [hpu_model_runner.py:3643] Configuration: ('prompt', 1, 960, 0) wa
 """
 
 
-def test_compiled_shapes_are_counted_once_whoever_says_so() -> None:
+def test_compiled_shapes_are_counted_once_who_reports_it() -> None:
     assert compiled_shapes(COLD.splitlines()) == 2
     assert compiled_shapes([line for line in COLD.splitlines() if "prepared" in line] * 2) == 1
     assert compiled_shapes([]) == 0
@@ -381,7 +381,7 @@ def test_a_number_that_is_none_counts_for_nothing() -> None:
     assert samples('a{x="1"} NaN\na{x="2"} 3\na{x="3"} +Inf\nb one\n# a 7\n') == {"a": [({"x": "2"}, 3.0)]}
 
 
-def test_what_is_no_vllm_or_does_not_answer_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_no_vllm_or_does_not_answer_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     for text, status, sentence in (
         ("nothing here", 404, "answered status 404: 'nothing here'"),
         ("hello", 200, "does not show since when it counts"),
@@ -611,7 +611,7 @@ def test_no_name_breaks_a_line_of_the_list(tmp_path: Path, trace: str) -> None:
     assert learned("m", ["g1", "g2"], {"g1": traffic(), **lost}).notes[1] == r"g2: cannot be reached: two\nlines"
 
 
-def test_a_strategy_that_stops_the_server_says_why(trace: str) -> None:
+def test_a_strategy_that_stops_the_server_reports_why(trace: str) -> None:
     wanted = fleet(plugin())
     wanted["hosts"]["g1"]["models"][0]["env"]["VLLM_BUCKETING_FROM_FILE"] = "/nowhere"
     lines = tune_report(wanted, {"model": "qwq", "trace": trace, "tune_max_graphs": 6}, "/b")["lines"]
@@ -619,7 +619,7 @@ def test_a_strategy_that_stops_the_server_says_why(trace: str) -> None:
     assert any(line.startswith("file: VLLM_BUCKETING_FROM_FILE: '/nowhere' names a missing file") for line in lines)
 
 
-def test_hosts_that_could_not_be_planned_are_told_beside_the_plan(trace: str) -> None:
+def test_hosts_that_could_not_be_planned_are_reported_beside_the_plan(trace: str) -> None:
     both = fleet(plugin())
     both["errors"].append({"host": "g2", "key": "facts", "model": None, "message": "g2: could not be read"})
     assert (

@@ -211,7 +211,7 @@ TWO = {"name": "n", "weights": "/data/N", "image": "i", "source": {"kind": "hub"
         ({"kind": "path", "repo": None, "path": "/data"}, {}, "overlaps its source.path '/data'"),
     ],
 )
-def test_folders_that_would_be_brought_over_one_another(
+def test_folders_that_would_be_fetched_over_one_another(
     first: dict[str, Any], second: dict[str, Any], message: str
 ) -> None:
     source = {key: value for key, value in {**HUB, **first}.items() if value is not None}
@@ -279,7 +279,7 @@ def test_folders_are_observed_without_reading_weights(tmp_path: Path) -> None:
     assert observe([str(folder)], "")["folders"][str(folder)]["damaged"] == ["config.json"]
 
 
-def test_what_lies_beside_a_folder_is_told_apart(tmp_path: Path) -> None:
+def test_what_lies_beside_a_folder_is_reported_apart(tmp_path: Path) -> None:
     folder, partial = tmp_path / "M", tmp_path / "M.partial"
 
     def seen() -> tuple[list[str], str | None]:
@@ -302,7 +302,7 @@ def test_what_lies_beside_a_folder_is_told_apart(tmp_path: Path) -> None:
         assert seen() == (["M.gaudi-serve-old"], str(partial))
 
 
-def test_what_is_in_the_way_is_refused_where_a_folder_is_to_be_brought() -> None:
+def test_what_is_in_the_way_is_refused_where_a_folder_is_to_be_fetched() -> None:
     beside = {"in_the_way": "/data/M.partial", "leftovers": []}
     reasons = weights_refusal(sources(), {"folders": {"/data/M": {"exists": False, **beside}}}, "h1")
     assert len(reasons) == 1
@@ -544,7 +544,7 @@ def test_a_client_waits_for_the_word_of_a_source_host_and_looks_at_one_outside_t
         assert "is not part of this run (--limit)" in found.changes["source_missing"][0]
 
 
-def test_the_stage_says_what_fetching_needs_and_what_is_left() -> None:
+def test_the_stage_reports_what_fetching_needs_and_what_is_left() -> None:
     found = pending(sources(), NOBODY)
     assert found.changes["packages"] == ["python3-venv"]
     clients = found.changes["clients"]

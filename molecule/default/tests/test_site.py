@@ -197,7 +197,7 @@ def test_two_in_a_hundred_less_are_not_called(playbook: Any, slowed: Any, tmp_pa
 
 @pytest.mark.on("mol-cpu")
 @pytest.mark.long
-def test_a_sweep_of_real_vllm_says_the_highest_load(playbook: Any, tmp_path: Path) -> None:
+def test_a_sweep_of_real_vllm_reports_the_highest_load(playbook: Any, tmp_path: Path) -> None:
     given = {"sweep": "concurrency", "sweep_most": 4, "through": "direct", "repetitions": None}
     swept = benchmarked(playbook, tmp_path, **given, objectives={"ttft_s": 30, "itl_s": 30})
     assert swept.status == 0 and "the objectives hold up to 4 requests at a time" in swept.flat, swept.text

@@ -103,7 +103,7 @@ def test_server_that_hangs_with_its_port_open(
 
 
 @FIRST
-def test_an_engine_that_is_frozen_behind_a_good_health_page_is_started_anew(
+def test_an_engine_that_is_frozen_behind_a_good_health_page_is_started_again(
     host: Any, playbook: Any, ask: Any, journal: Any, started: Any, other_serves_on: Any
 ) -> None:
     before = started("qwq-32b")
@@ -195,7 +195,7 @@ def test_weights_that_cannot_be_read(host: Any, playbook: Any, unit: Any, other_
 
 @pytest.mark.long
 @FIRST
-def test_port_that_a_stranger_has_taken(host: Any, playbook: Any, unit: Any, other_serves_on: Any) -> None:
+def test_port_that_a_foreign_program_has_taken(host: Any, playbook: Any, unit: Any, other_serves_on: Any) -> None:
     assert playbook(MODELS, *LIMIT, **wish(state="stopped")).status == 0
     host.check_output("systemd-run --quiet --unit foreign python3 -m http.server --bind 127.0.0.1 30001")
     assert eventually(lambda: host.socket("tcp://127.0.0.1:30001").is_listening)

@@ -33,7 +33,7 @@ def servers(state: str, name: str = "mol-fleet-a") -> dict[str, Any]:
 
 
 @GATEWAY
-def test_a_second_run_changes_nothing_and_status_tells_of_all(playbook: Any) -> None:
+def test_a_second_run_changes_nothing_and_status_reports_of_all(playbook: Any) -> None:
     again = playbook(RUN, "-vvv", "--diff")
     assert again.changed_nothing, again.text
     assert not [one for one in SECRETS if one in again.text]
@@ -100,7 +100,7 @@ def test_no_key_of_a_client_is_on_the_gateway(host: Any) -> None:
 
 
 @GATEWAY
-def test_what_somebody_has_changed_is_told_and_taken_back(host: Any, playbook: Any, address: str) -> None:
+def test_what_someone_has_changed_is_reported_and_taken_back(host: Any, playbook: Any, address: str) -> None:
     config = "/etc/gaudi-serve/gateway/current/haproxy.cfg"
     host.check_output(f"sed -i 's/timeout queue .*/timeout queue 1s/' {config}")
     status = playbook("playbooks/status.yml", "--limit", "mol-fleet-gw")

@@ -45,7 +45,7 @@ def drained(name: str) -> bool:
 
 
 @GATEWAY
-def test_who_may_not_begin_is_told_so(playbook: Any) -> None:
+def test_who_may_not_begin_is_reported_so(playbook: Any) -> None:
     before = {name: launched(name) for name in HOSTS}
     once = playbook("playbooks/models.yml", mol_seqs=24)
     assert once.status != 0
@@ -149,14 +149,14 @@ def dies_in_its_proof(lost: str, playbook: Any, address: str) -> None:
 
 @pytest.mark.long
 @GATEWAY
-def test_a_canary_that_dies_in_its_proof_goes_back(playbook: Any, address: str) -> None:
+def test_a_canary_that_dies_in_its_verification_goes_back(playbook: Any, address: str) -> None:
     dies_in_its_proof("host", playbook, address)
 
 
 # In make test hosts that are a file each show what a run makes of a server that dies.
 @GATEWAY
 @pytest.mark.long
-def test_a_canary_whose_server_dies_in_its_proof_goes_back(playbook: Any, address: str) -> None:
+def test_a_canary_whose_server_dies_in_its_verification_goes_back(playbook: Any, address: str) -> None:
     dies_in_its_proof("server", playbook, address)
 
 

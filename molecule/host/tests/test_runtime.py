@@ -97,7 +97,7 @@ def test_settings_of_the_runtime_are_toml(host: Any, playbook: Any, small: None)
     host.check_output(f"cp /tmp/config.toml {config}")
 
 
-def test_a_runtime_that_the_running_engine_lacks_is_brought_by_a_reload(host: Any, playbook: Any) -> None:
+def test_a_runtime_that_the_running_engine_lacks_is_fetched_by_a_reload(host: Any, playbook: Any) -> None:
     pid = engine_pid(host)
     written = json.loads(host.file(DAEMON).content_string)
     del written["runtimes"]["habana"]

@@ -103,7 +103,7 @@ def test_token_is_nowhere(host: Any) -> None:
     assert host.run(f"grep -rlF {TOKEN} {places}").stdout == ""
 
 
-def test_other_host_took_what_was_brought_once(host: Any, other: Any) -> None:
+def test_other_host_took_what_was_fetched_once(host: Any, other: Any) -> None:
     taken_whole(host, other)
     # No original, no client of a hub: it could not have asked the one that is on the first host's loopback.
     assert set(other.file(DATA).listdir()) - {"QwQ-32B", "Qwen2.5-7B-Instruct"} == set(TAKEN)

@@ -154,7 +154,7 @@ def test_a_change_is_what_runs_after_it_and_a_mistake_changes_nothing(playbook: 
 
 
 @P
-def test_what_somebody_changed_by_hand_is_seen_and_mended(playbook: Any, host: Any) -> None:
+def test_what_someone_changed_by_hand_is_seen_and_repaired(playbook: Any, host: Any) -> None:
     targets = "/etc/gaudi-monitoring/targets/vllm.json"
     inside(WATCHES, f"echo '[]' >{targets}; echo >>/etc/gaudi-monitoring/prometheus.yml")
     inside(SERVES, "systemctl stop gaudi-node-exporter; rm /etc/gaudi-monitoring/clients.pem")
@@ -199,7 +199,7 @@ def test_shapes_that_compile_while_a_model_serves_are_counted(host: Any) -> None
 
 
 @P
-def test_thresholds_are_what_the_site_says(playbook: Any, host: Any) -> None:
+def test_thresholds_are_what_the_site_reports(playbook: Any, host: Any) -> None:
     far = {"certificate_days": 100_000, "disk_free_ratio": 1}
     assert eventually(lambda: (alerts("CertificateExpires"), alerts("DiskFull")) == ([], []), 90)
     try:
@@ -226,7 +226,7 @@ def test_nobody_is_called_for_a_rollout(host: Any) -> None:
 
 
 @P
-def test_a_reset_takes_it_back_and_a_run_brings_it_again(playbook: Any, host: Any) -> None:
+def test_a_reset_takes_it_back_and_a_run_fetches_it_again(playbook: Any, host: Any) -> None:
     before = inside(WATCHES, "curl -sS http://127.0.0.1:9090/metrics | grep -c ^prometheus_")
     assert int(before) > 0
     kept = playbook("playbooks/reset.yml", "--limit", WATCHES, reset_confirm="reset")

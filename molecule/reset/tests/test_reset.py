@@ -68,7 +68,7 @@ def test_nothing_is_changed_without_the_word(host: Any, playbook: Any) -> None:
     assert differences(now, picture(host)) == []
 
 
-def test_a_check_tells_what_would_go_and_changes_nothing(host: Any, playbook: Any) -> None:
+def test_a_check_reports_what_would_go_and_changes_nothing(host: Any, playbook: Any) -> None:
     now = picture(host, "now")
     run = playbook("playbooks/reset.yml", "--check", "--diff")
     assert run.status == 0, run.text

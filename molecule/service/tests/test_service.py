@@ -147,7 +147,7 @@ def test_a_new_supervisor_takes_over_what_serves(host: Any, playbook: Any, unit:
         "/etc/systemd/system/vllm-qwq-32b.service /etc/gaudi-serve/qwq-32b.*; systemctl daemon-reload",
     ],
 )
-def test_lost_files_of_a_serving_model_are_written_anew(
+def test_lost_files_of_a_serving_model_are_written_again(
     host: Any, playbook: Any, unit: Any, started: Any, loss: str
 ) -> None:
     before = started("qwq-32b")
@@ -173,7 +173,7 @@ def test_servers_survive_a_restart_of_the_engine(host: Any, unit: Any, started: 
         assert unit(model, "ActiveState") == "active"
 
 
-def test_a_reboot_of_the_host_brings_engine_and_models_back(host: Any, unit: Any, started: Any, ask: Any) -> None:
+def test_a_reboot_of_the_host_restores_engine_and_models(host: Any, unit: Any, started: Any, ask: Any) -> None:
     before = started("qwq-32b")
     reboot(host)
     for model, port, key in (("qwq-32b", 30001, ""), ("qwen2.5-7b", 30002, KEY)):
@@ -294,7 +294,7 @@ WRONG = [
 ]
 
 
-def test_wrong_wishes_are_all_refused_before_anything_changes(host: Any, playbook: Any, started: Any) -> None:
+def test_wrong_requests_are_all_refused_before_anything_changes(host: Any, playbook: Any, started: Any) -> None:
     before = started("qwq-32b"), host.file("/etc/gaudi-serve/qwq-32b.json").sha256sum
     host.check_output("systemd-run --quiet --unit=foreign python3 -m http.server 31999 --bind 127.0.0.1")
     assert eventually(lambda: host.socket("tcp://127.0.0.1:31999").is_listening, 10)
@@ -337,7 +337,7 @@ def test_missing_card_wrong_driver_unsupported_kind_are_refused(playbook: Any) -
 
 
 @pytest.mark.long
-def test_progress_is_told_while_a_model_warms_up(playbook: Any) -> None:
+def test_progress_is_reported_while_a_model_warms_up(playbook: Any) -> None:
     slow = models(env={"STANDIN_STEP_S": "0.3"}, recipe_cache_path=None)
     run = playbook("playbooks/models.yml", vllm_models=slow, vllm_service_report_every=2)
     assert run.status == 0, run.text

@@ -84,7 +84,9 @@ def test_an_upgrade_moves_the_layer_that_has_changed(host: Any, giver: Any, play
     assert started("small") == before
 
 
-def test_what_cannot_be_given_is_told_and_leaves_nothing(host: Any, giver: Any, playbook: Any, started: Any) -> None:
+def test_what_cannot_be_given_is_reported_and_leaves_nothing(
+    host: Any, giver: Any, playbook: Any, started: Any
+) -> None:
     before = started("small")
     wanted: dict[str, Any] = {"vllm_images": [{"name": "127.0.0.1:9/nothing:1"}], "vllm_models": []}
     run = playbook("playbooks/images.yml", *LIMIT, **FROM, **wanted)
