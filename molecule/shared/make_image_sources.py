@@ -1,6 +1,6 @@
 """Make what an image is built from: git repositories, a package index, a libfabric archive; all small, all working.
 
-``make_image_sources.py FOLDER``: FOLDER/git is for git daemon, FOLDER/www for a web server, FOLDER/pins.json reports
+``make_image_sources.py FOLDER``: FOLDER/git is for git daemon, FOLDER/www for a web server, FOLDER/pins.json has
 the commits and the checksum. The vLLM in it is the one of the serving image's stand-in.
 """
 
