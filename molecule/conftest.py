@@ -48,14 +48,14 @@ def pytest_collection_modifyitems(config: Any, items: list[Any]) -> None:
 
 
 def is_about(item: Any) -> bool:
-    """Tell whether a test is about the host that it would run on."""
+    """Return whether a test is about the host that it would run on."""
     marker = item.get_closest_marker("on")
     return marker is None or host_name(item.callspec.params["_testinfra_host"]) in marker.args
 
 
 @pytest.fixture(scope="session")
 def life() -> Life | None:
-    """Return how the scenario's hosts are mended; None where the tests do so themselves."""
+    """Return how the scenario's hosts are repaired; None where the tests do so themselves."""
     return None
 
 
@@ -76,9 +76,9 @@ def as_converged(request: pytest.FixtureRequest, life: Life | None) -> None:
         return
     playbook = Playbook()
     if wrong := differences(playbook.hosts, life.parts):
-        life.mend(playbook, sorted(wrong))
+        life.repair(playbook, sorted(wrong))
         left = differences(playbook.hosts, life.parts)
-        assert not left, f"not as they were before the tests, although mended: {left}"
+        assert not left, f"not as they were before the tests, although repaired: {left}"
 
 
 class Halted:

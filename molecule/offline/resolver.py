@@ -34,7 +34,7 @@ class Server(socketserver.UDPServer):
 
 
 def main() -> None:
-    """Serve until somebody ends it."""
+    """Serve until someone ends it."""
     Path(sys.argv[1]).touch()
     given: Any = ("127.0.0.1", 53)
     with Server(given, Refusing) as server:

@@ -17,7 +17,7 @@ MODELS = ("Qwen/QwQ-32B", "small")
 # A long prompt for a short answer, its first words: so many requests at a time, each of them seconds under way, take a
 # fraction of what as many quick ones would of the two processors that clients and hosts share.
 LONG = " ".join(["one two three four five six seven eight nine ten", *["and so on"] * 30])
-WORDS = 12  # "You said:", and the first ten
+WORDS = 12  # the two of the reply's beginning, and the first ten
 # Nobody has signed the test's certificate.
 CONTEXT = ssl.create_default_context()
 CONTEXT.check_hostname, CONTEXT.verify_mode = False, ssl.CERT_NONE

@@ -90,7 +90,7 @@ def server(folder: Path, environment: tuple[tuple[str, str], ...]) -> Server:
 def start(argv: Sequence[str], folder: Path, environment: dict[str, str], said: IO[str]) -> Forked:
     """Start ``ansible-playbook`` with arguments, in a session of its own, which prints into an open file."""
     assert Path(argv[0]).name == "ansible-playbook"
-    # What pytest tells of the current test is another one with every test.
+    # What pytest shows of the current test differs with every test.
     kept = {key: value for key, value in environment.items() if key != "PYTEST_CURRENT_TEST"}
     one = server(folder, tuple(sorted(kept.items())))
     return Forked(one, one.ask(run=list(argv), into=f"/proc/{os.getpid()}/fd/{said.fileno()}"))
@@ -132,7 +132,7 @@ def playbook(argv: Sequence[str], folder: Path, environment: dict[str, str], sec
 
 
 def serve() -> None:
-    """Fork for each run that is asked for, and tell how it has ended."""
+    """Fork for each run that is asked for, and report how it has ended."""
     from ansible.cli.playbook import PlaybookCLI
 
     # What every run loads, and nothing that reads the inventory or a setting of a run.

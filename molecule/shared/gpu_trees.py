@@ -14,7 +14,7 @@ MI300X = ("74a1", "0x120000", 90402, "gfx942", 196592, "AMD Instinct MI300X OAM"
 RADEON = ("744c", "0x030000", 110000, "gfx1100", 24560, "Radeon RX 7900 XTX")
 H100 = ("NVIDIA H100 80GB HBM3", 81559, "9.0")
 NVIDIA_DRIVER = "580.95.05"
-# What nvidia-smi ends with, and says, where no driver is loaded.
+# What nvidia-smi ends with, and reports, where no driver is loaded.
 SILENT = [9, "NVIDIA-SMI has failed because it couldn't communicate with the NVIDIA driver."]
 
 

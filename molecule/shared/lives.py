@@ -1,4 +1,4 @@
-"""The hosts of a scenario between two tests: looked at, and brought back to what converge has left."""
+"""The hosts of a scenario between two tests: looked at, and restored to what converge has left."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ KEPT = "/var/lib/gaudi-sim-planned"
 
 
 class Life(NamedTuple):
-    """What a scenario's conftest says of its hosts.
+    """What a scenario's conftest reports of its hosts.
 
-    parts: what probe.py is asked for; it says the same where nothing that tests depend on has changed.
-    mend: brings the named hosts back, given what runs playbooks.
+    parts: what probe.py is asked for; it reports the same where nothing that tests depend on has changed.
+    repair: restores the named hosts, given what runs playbooks.
     """
 
     parts: tuple[str, ...]
-    mend: Callable[[Any, list[str]], None]
+    repair: Callable[[Any, list[str]], None]
 
 
 def looked_at(names: list[str], parts: tuple[str, ...]) -> dict[str, str]:
-    """Return what the probe says of each host."""
+    """Return what the probe reports of each host."""
     probe = (Path(__file__).parent / "probe.py").read_text(encoding="utf-8")
     piped: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
     argv = ["docker", "exec", "--interactive"]
@@ -45,40 +45,40 @@ def differences(names: list[str], parts: tuple[str, ...]) -> dict[str, list[str]
 
 
 def serving() -> Life:
-    """Return the life of hosts that serve models: a run of the stages that serve brings them back."""
+    """Return the life of hosts that serve models: a run of the stages that serve restores them."""
 
-    def mend(playbook: Any, names: list[str]) -> None:
+    def repair(playbook: Any, names: list[str]) -> None:
         reset_failed(names)
         run = playbook("molecule/shared/converge.yml", "--limit", ",".join(names), fleet_all_at_once=True)
         assert run.status == 0, run.text
 
-    return Life(("serving", "engine"), mend)
+    return Life(("serving", "engine"), repair)
 
 
 def gpus() -> Life:
     """Return the life of a host with GPUs, which has two cards of NVIDIA between tests."""
     known = serving()
 
-    def mend(playbook: Any, names: list[str]) -> None:
+    def repair(playbook: Any, names: list[str]) -> None:
         for name in names:
             subprocess.run(["docker", "exec", name, "testhost-gpus", "cuda", "2"], check=True)
-        known.mend(playbook, names)
+        known.repair(playbook, names)
 
-    return Life(known.parts, mend)
+    return Life(known.parts, repair)
 
 
 def bare() -> Life:
     """Return the life of a host of which everything below the models is tested."""
 
-    def mend(playbook: Any, names: list[str]) -> None:
+    def repair(playbook: Any, names: list[str]) -> None:
         reset_failed(names)
         run = playbook("molecule/host/converge.yml", driver_upgrade_allowed=True)
         assert run.status == 0, run.text
 
-    return Life(("engine", "system"), mend)
+    return Life(("engine", "system"), repair)
 
 
 def reset_failed(names: list[str]) -> None:
-    """Let systemd forget what has failed, strangers among it."""
+    """Let systemd forget what has failed, foreign units among it."""
     for name in names:
         subprocess.run(["docker", "exec", name, "systemctl", "reset-failed"], check=True)

@@ -1,6 +1,6 @@
 """Make what an image is built from: git repositories, a package index, a libfabric archive; all small, all working.
 
-``make_image_sources.py FOLDER``: FOLDER/git is for git daemon, FOLDER/www for a web server, FOLDER/pins.json tells
+``make_image_sources.py FOLDER``: FOLDER/git is for git daemon, FOLDER/www for a web server, FOLDER/pins.json has
 the commits and the checksum. The vLLM in it is the one of the serving image's stand-in.
 """
 
@@ -45,7 +45,7 @@ if sys.argv.pop(1) != "pt":
 setup(name="neural_compressor_pt", version="3.4", py_modules=["neural_compressor_pt"])
 """
 PLAIN_SETUP = 'from setuptools import setup\nsetup(name="{name}", version="1.0", py_modules=["{module}"])\n'
-# As with the real two: both bring PIL, and who comes last has it.
+# As with the real two: both install PIL, and who comes last has it.
 PILLOW = "OWNER = '{name}'\n"
 SIMD_SETUP = """\
 import os

@@ -44,7 +44,7 @@ TEMPLATE = (
     "{% for message in messages %}<|im_start|>{{ message['role'] }}\n{{ message['content'] }}<|im_end|>\n"
     "{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
 )
-# How Qwen2 cuts a text into words: whoever loads a tokenizer beside such a model cuts like this.
+# How Qwen2 cuts a text into words: a program that loads a tokenizer beside such a model cuts like this.
 WORDS = (
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 )
@@ -103,7 +103,7 @@ def make_model(tokens: int) -> Any:
         pad_token_id=PAD,
     )
     model = Qwen2ForCausalLM(config)
-    # The likeliest token always, also where a request says nothing about it.
+    # The likeliest token always, also where a request has nothing about it.
     model.generation_config = GenerationConfig(
         bos_token_id=PAD, eos_token_id=END, pad_token_id=PAD, do_sample=True, top_k=1
     )
@@ -137,7 +137,7 @@ def batches(rows: list[tuple[list[int], list[int]]]) -> list[tuple[Any, Any]]:
 
 
 def answers_of(model: Any, tokens: Any, learned: Any) -> tuple[Any, Any]:
-    """Return what the model says at each learned position (a row of logits each), and what is right there.
+    """Return what the model reports at each learned position (a row of logits each), and what is right there.
 
     The ends of shorter rows need no attention mask: no position sees what comes after it.
     """

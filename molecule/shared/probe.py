@@ -1,4 +1,4 @@
-"""Tells, on a test host, what tests depend on, a line each: `probe.py engine serving system`. lives.py compares."""
+"""Reports, on a test host, what tests depend on, a line each: `probe.py engine serving system`. lives.py compares."""
 
 # ruff: noqa: PTH110, PTH115, PTH116, PTH123, PTH207 - pathlib takes longer to import than the rest takes
 import glob
@@ -54,7 +54,7 @@ def containers() -> list[str]:
 
 
 def content(path: str) -> str:
-    """Return a JSON file without its order, its white space, and keys that say none."""
+    """Return a JSON file without its order, its white space, and keys that have none."""
     with open(path, encoding="utf-8") as handle:
         found = {key: value for key, value in json.load(handle).items() if value is not None}
     return f"{path} {json.dumps(found, sort_keys=True)}"
@@ -96,7 +96,7 @@ def gateway() -> list[str]:
             text = handle.read().replace(os.readlink("/etc/gaudi-serve/gateway/current"), "")
         lines.append(f"{path} {hashlib.sha256(text.encode()).hexdigest()[:16]}")
     lines += [f"gateway {line}" for line in said("systemctl", "show", unit, "--property=ActiveState,UnitFileState")]
-    # Of the columns the sixth is what has been said of a server: drained, in maintenance.
+    # Of the columns the sixth is what has been set for a server: drained, in maintenance.
     asked = said("python3", "-c", ASK) if os.path.exists(SOCKET) else []
     return lines + [f"server {line.split()[3]} {line.split()[6]}" for line in asked if len(line.split()) > 20]
 

@@ -21,7 +21,7 @@ class Run(NamedTuple):
 
     @property
     def changed_nothing(self) -> bool:
-        """Tell whether the run succeeded without a change on any host."""
+        """Return whether the run succeeded without a change on any host."""
         recap = re.findall(r"changed=(\d+) .*?failed=(\d+)", self.text.rpartition("PLAY RECAP")[2])
         return self.status == 0 and bool(recap) and set(recap) == {("0", "0")}
 

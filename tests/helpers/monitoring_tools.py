@@ -29,5 +29,5 @@ def tool(name: str) -> str:
     """Return the path of promtool, prometheus, amtool or another tool; skip the test if it is missing."""
     tools = folder()
     if tools is None:
-        pytest.skip("this machine has no apt, which brings Prometheus' programs")
+        pytest.skip("this machine has no apt, which provides Prometheus' programs")
     return f"{tools}/{name}"

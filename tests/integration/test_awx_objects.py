@@ -88,7 +88,7 @@ class Site:
         return Api(Login(self.address, TOKEN), timeout_s=5, pause_s=0)
 
     def apply(self, **more: Any) -> Result:
-        """Bring it to its settings, after a check whose lines are the same."""
+        """Give it its settings, after a check whose lines are the same."""
         self.awx.writes.clear()
         found = apply(self.api, self.settings, PARTS, check=True, **more)
         assert self.awx.writes == []
@@ -214,7 +214,7 @@ def test_what_leaves_the_file_is_removed_and_what_others_made_is_named(site: Sit
     assert "plan" in site.named("job_templates")
 
 
-def test_a_copy_that_somebody_made_stays_and_is_named(site: Site) -> None:
+def test_a_copy_that_someone_made_stays_and_is_named(site: Site) -> None:
     site.settings["inventory"]["hosts"] = {"h1": {}}
     site.apply()
 
@@ -225,7 +225,7 @@ def test_a_copy_that_somebody_made_stays_and_is_named(site: Site) -> None:
     copied("job_templates", "p plan", "night plan of anna")
     inventory = copied("inventories", "p inventory", "p inventory of anna")
     copied("hosts", "h1", "h1", inventory=inventory["id"])
-    text = "has the mark of awx.yml for another name, as a copy has, or a renamed object; remove it if it"
+    text = "has the mark of awx.yml for another name, since it is a copy or was renamed; remove it if it"
     names = ["inventory p inventory of anna", "template night plan of anna"]
     expected = [f"{name} {text} is not needed" for name in names]
     assert site.apply() == Result([], expected, [])
@@ -377,12 +377,12 @@ def test_a_redirect_is_named_and_nothing_follows_it(bare: Site) -> None:
 )
 def test_an_answer_of_another_shape_gets_one_sentence(site: Site, request_: str, answer: bytes, named: str) -> None:
     site.awx.odd = {request_: answer}
-    assert refused(site) == f"A: the answer to {named} is not as AWX answers; is this an AWX?"
+    assert refused(site) == f"A: the answer to {named} is not one of AWX; is this an AWX?"
 
 
 def test_a_change_that_is_answered_oddly_gets_one_sentence(bare: Site) -> None:
     bare.awx.odd = {"POST credentials": b""}
-    with pytest.raises(AwxError, match="the answer to POST credentials is not as AWX answers; is this an AWX"):
+    with pytest.raises(AwxError, match="the answer to POST credentials is not one of AWX; is this an AWX"):
         apply(bare.api, bare.settings, PARTS)
     bare.awx.odd = {"POST projects/": b"[]"}
     with pytest.raises(AwxError, match="update of project p toolkit: AWX has not started it"):
@@ -488,7 +488,7 @@ def test_the_plan_stands_in_the_text_of_an_approval(site: Site) -> None:
         approval_text(site.api, text="x", **{**names, "node": "other"})
 
 
-def test_what_awx_says_of_a_credential_is_hidden(site: Site) -> None:
+def test_what_awx_reports_of_a_credential_is_hidden(site: Site) -> None:
     # Of a key that it cannot read, AWX's answer has the first hundred characters.
     key = "-----BEGIN OPENSSH PRIVATE KEY-----\ncanary\n-----END OPENSSH PRIVATE KEY-----"
     site.settings["machine"] = {"ssh_key": key}
@@ -499,7 +499,7 @@ def test_what_awx_says_of_a_credential_is_hidden(site: Site) -> None:
     assert "credential p hosts" in str(raised.value) and "with 400: inputs.ssh_key_data (hidden)" in str(raised.value)
 
 
-def test_a_run_that_fails_says_how_far_it_came(site: Site) -> None:
+def test_a_run_that_fails_reports_how_far_it_came(site: Site) -> None:
     site.settings["forks"] = 5
     site.awx.playbooks = ("plan.yml",)
     site.awx.named("job_templates", "p reset")["timeout"] = 5

@@ -271,7 +271,7 @@ def test_a_check_of_an_awx_that_has_a_part_lists_what_a_run_does(site: Site) -> 
     assert changes(site.run(SETTINGS, "--check")[1]) == []
 
 
-def test_a_user_that_is_none_is_told_before_anything_is_made(site: Site) -> None:
+def test_a_user_that_is_none_is_reported_before_anything_is_made(site: Site) -> None:
     site.awx.writes.clear()
     status, text = site.run({**SETTINGS, "organization": "other", "teams": {"viewer": ["anna", "nobody"]}})
     assert status != 0 and site.awx.writes == []
@@ -284,7 +284,7 @@ def test_a_canary_may_be_a_host_beside_the_inventory(site: Site) -> None:
     assert next(one for one in spec if one["variable"] == "rollout_canary")["choices"] == ["", "h01", "h02", "gaudi09"]
 
 
-def test_what_is_wrong_is_told_at_once_and_without_secrets(site: Site) -> None:
+def test_what_is_wrong_is_reported_at_once_and_without_secrets(site: Site) -> None:
     site.awx.writes.clear()
     wrong = {
         **SETTINGS,
@@ -309,7 +309,7 @@ def test_what_is_wrong_is_told_at_once_and_without_secrets(site: Site) -> None:
         "fleet_awx.vllm_image_registries: (hidden) is not a mapping of registries",
         "'hourly' is not a rule such as DTSTART",
         "fleet_awx.notifications[0].configuration.url: is required: a text",
-        "fleet_awx.fleet_gateway_secret: (hidden): a quoted text of at least 32",
+        "fleet_awx.fleet_gateway_secret: (hidden): it must be a quoted text of at least 32",
         "fleet_awx.vault.password: cannot be read: ",
         "'/nowhere/word'",
         "awx_update_secrets: 'maybe' is not true or false",

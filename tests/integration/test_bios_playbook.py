@@ -67,7 +67,7 @@ class Hosts:
 
     @property
     def told(self) -> list[tuple[str, int]]:
-        """Return what the gateway was told of h01, with the number of its reboots before, and without repetitions."""
+        """Return what the gateway got about h01, with the number of its reboots before, and without repetitions."""
         return list(dict.fromkeys((state, boots) for _, state, boots in self.state("gw").get("told", [])))
 
     def state(self, name: str = "h01") -> dict[str, Any]:
@@ -114,7 +114,9 @@ def test_what_cannot_be_set_is_refused_on_all_hosts_at_once_and_check_mode_sends
     status, text = hosts.run(BIOS, "-e", f"bios_bmc_address={hosts.places[0].address}", "--limit", "h01,h02")
     assert status != 0
     for name, others in (("h01", "h02, h03, h04"), ("h02", "h01, h03, h04")):
-        assert f"{name}: bios_bmc_address {hosts.places[0].address}: is that of {others} too" in text, text
+        assert (
+            f"{name}: bios_bmc_address {hosts.places[0].address}: is also the address of the BMC of {others}" in text
+        ), text
     profile = json.dumps({"bios_settings": {}, "bios_profile": "performance", "host_tuning_reboot_allowed": True})
     status, text = hosts.run(BIOS, "--check", "--diff", "-vvv", "-e", profile)
     assert status == 0, text
@@ -130,7 +132,7 @@ def test_what_cannot_be_set_is_refused_on_all_hosts_at_once_and_check_mode_sends
 def test_settings_and_kernel_arguments_take_one_reboot_and_the_next_run_changes_nothing(start: Any) -> None:
     box = Box(SUPERMICRO)
     hosts = start(box, bios_profile="performance", host_tuning_kernel_args=["iommu=pt"])
-    # Without permission the settings are staged, and it is said so.
+    # Without permission the settings are staged, and the run reports it.
     status, text = hosts.run("site.yml")
     assert (status, box.resets, len(box.sent)) == (0, 0, 1), text
     assert "are pending until a reboot (host_tuning_reboot_allowed: true)" in text
@@ -175,11 +177,11 @@ def test_what_earlier_runs_have_sent_is_kept_until_the_next_boot(start: Any) -> 
     run(wanted)
     assert "changed=0" in run(wanted)
     assert [one.sent for one in boxes] == [[{C6: "Disable"}], [wanted["h02"]]]
-    # Its own job is replaced by one that brings both; nothing goes to the other BMC.
+    # Its own job is replaced by one that applies both; nothing goes to the other BMC.
     run(more)
     assert [len(one.sent) for one in boxes] == [1, 2]
     assert [one["JobState"] for one in boxes[1].jobs] == ["Scheduled"]
-    # Nobody desires anything any more, and it is said what waits.
+    # Nobody desires anything any more, and the run reports what waits.
     status, text = hosts.run(BIOS)
     assert status == 0, text
     assert f"the next reboot applies what an earlier run sent: {C6} = Disable" in text
@@ -203,13 +205,13 @@ def test_a_setting_that_never_sticks_fails_by_its_name_and_is_not_tried_by_the_n
     assert (hosts.told, hosts.state("gw")["drained"]) == ([("drain", 0), ("ready", 2)], {})
     status, text = hosts.run(BIOS, "-e", ALLOWED)
     assert status != 0
-    assert "did not stick before, it is Auto; it is not tried again with BIOS 1.4b" in text
+    assert "did not stick before, and the value is Auto; the run does not try it again with BIOS 1.4b" in text
     assert box.resets == 2
     # With other firmware it may; and the record goes.
     box.bios, box.stubborn = "1.5", set()
     status, text = hosts.run(BIOS, "-e", ALLOWED)
     assert (status, box.resets, hosts.state()["files"].get(RECORD)) == (0, 3, None), text
-    # A reboot for kernel arguments alone does the same, and leaves what somebody else has drained.
+    # A reboot for kernel arguments alone does the same, and leaves what someone else has drained.
     change(hosts.folder, "gw", told=[], drained={"h01": False})
     arguments = json.dumps({"host_tuning_kernel_args": ["iommu=pt"], "bios_settings": {}})
     status, text = hosts.run("playbooks/host.yml", "-e", ALLOWED, "-e", arguments, "--limit", "h01")

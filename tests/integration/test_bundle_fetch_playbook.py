@@ -132,7 +132,7 @@ class World:
         return ["ansible-playbook", "-i", hosts, "playbooks/bundle.yml", "-e", json.dumps(known), *options]
 
     def run(self, *options: str, status: int = 0, env: dict[str, str] | None = None, **given: Any) -> str:
-        """Run the playbook, and return what it said, in one line."""
+        """Run the playbook, and return what it reported, in one line."""
         environment = {**self.environment, **(env or {})}
         ended, text = forked.playbook(self.argv(*options, **given), ROOT, environment, 120)
         assert ended == status, text
@@ -200,12 +200,12 @@ def refused(world: World) -> None:
     assert "skopeo: this machine has no such program; install the package skopeo" in said
     assert "apt-ftparchive: this machine has no such program; install the package apt-utils" in said
     assert "image docker.io/library/debian:12 (control node): no digest: a tag may be moved" in said
-    assert "bundle_leave_out 'image nosuch': is for nothing in the list" in said
+    assert "bundle_leave_out 'image nosuch': matches nothing in the list" in said
     assert not world.bundle.exists() and not world.files.sent
 
 
 def checked(world: World) -> None:
-    """Check mode says what would be fetched, and asks nobody."""
+    """Check mode reports what would be fetched, and asks nobody."""
     said = world.run("--check")
     assert "items would be fetched; nothing was" in said
     assert "would fetch image docker.io/library/debian:12" in said

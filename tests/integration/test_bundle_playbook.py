@@ -1,4 +1,4 @@
-"""The list of what a site without internet must bring in, by its playbook, on simulated hosts and from saved facts."""
+"""The list of what a site without internet must fetch, by its playbook, on simulated hosts and from saved facts."""
 
 from __future__ import annotations
 

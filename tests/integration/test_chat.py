@@ -115,7 +115,7 @@ def test_a_conversation(browser: Chromium, site: Front, models: list[Talker]) ->
         assert view.errors == []
 
 
-def test_what_was_said_goes_along_and_is_kept(browser: Chromium, site: Front, models: list[Talker]) -> None:
+def test_what_was_reported_goes_along_and_is_kept(browser: Chromium, site: Front, models: list[Talker]) -> None:
     with opened(browser, site, accept_downloads=True) as view:
         page = view.page
         ask(view, "What is the capital of France?")
@@ -291,7 +291,7 @@ def test_users_log_in(browser: Chromium, models: list[Talker], tmp_path: Path) -
         assert answer_of(site, "/", authorization=f"Basic {login}")[0] == 429
 
 
-def test_a_reload_keeps_what_is_said(browser: Chromium, site: Front, models: list[Talker]) -> None:
+def test_a_reload_keeps_what_is_reported(browser: Chromium, site: Front, models: list[Talker]) -> None:
     models[0].words, models[0].pause_s = ["word "] * 40, 0.05
     with opened(browser, site) as view:
         ask(view, "Talk.")

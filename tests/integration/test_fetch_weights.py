@@ -156,7 +156,7 @@ def test_other_revision_replaces_and_fetches_what_differs(host: Host, hub: Any) 
     alone(host, hub.root / "Qwen/QwQ-32B" / NEWER)
 
 
-def test_vanished_revision_is_said_and_the_old_one_stays(host: Host, hub: Any) -> None:
+def test_vanished_revision_is_reported_and_the_old_one_stays(host: Host, hub: Any) -> None:
     host.run()
     result = host.run(source={**host.job["source"], "revision": "v9"})
     assert result["failed"]
@@ -164,7 +164,7 @@ def test_vanished_revision_is_said_and_the_old_one_stays(host: Host, hub: Any) -
     assert contents(host.target) == contents(hub.root / "Qwen/QwQ-32B" / COMMIT)
 
 
-def test_wrong_token_is_said_and_shown_nowhere(host: Host, hub: Any) -> None:
+def test_wrong_token_is_reported_and_shown_nowhere(host: Host, hub: Any) -> None:
     hub.token = "right"  # noqa: S105
     for token, said in ((TOKEN, "with the token that was given"), ("", "no token was given")):
         result = host.run(token=token)
@@ -177,7 +177,7 @@ def test_wrong_token_is_said_and_shown_nowhere(host: Host, hub: Any) -> None:
     assert not any(TOKEN.encode() in content for content in everything)
 
 
-def test_own_mistake_is_said_and_its_traceback_kept(host: Host, hub: Any) -> None:
+def test_own_mistake_is_reported_and_its_traceback_kept(host: Host, hub: Any) -> None:
     result = host.run(token=TOKEN, retries=None, source={**host.job["source"], "endpoint": f"http://u:{TOKEN}@[/x"})
     assert result["failed"]
     assert result["msg"].startswith("h1: model qwq: ")
@@ -228,7 +228,7 @@ def test_server_that_is_gone_ends_with_one_sentence(host: Host, hub: Any) -> Non
         ({"endpoint": "http://192.0.2.1", "proxy": "http://u:canary-proxy@127.0.0.1:9"}, "127.0.0.1"),
     ],
 )
-def test_name_or_proxy_that_is_gone_is_told(host: Host, hub: Any, changed: dict[str, str], named: str) -> None:
+def test_name_or_proxy_that_is_gone_is_reported(host: Host, hub: Any, changed: dict[str, str], named: str) -> None:
     proxies = {"http_proxy": changed["proxy"]} if "proxy" in changed else {}
     result = host.run(source={**host.job["source"], "endpoint": changed["endpoint"]}, proxies=proxies)
     assert result["failed"]
@@ -504,7 +504,7 @@ def test_gits_token_is_for_the_host_of_the_address_alone(tmp_path: Path) -> None
     assert TOKEN in given("http://127.0.0.1:9/a.git", "http://127.0.0.1:9/a.git")
 
 
-def test_git_tells_a_refusal_from_a_number(tmp_path: Path) -> None:
+def test_git_reports_a_refusal_from_a_number(tmp_path: Path) -> None:
     sources = weights_sources
     job = {"source": {"kind": "git", "url": "https://h/m-401/x 403.git"}, "secrets": [], "host": "h1", "name": "qwq"}
     git = sources.Git(job, tmp_path, lambda text: None)
@@ -538,7 +538,7 @@ def test_git_without_such_a_revision_or_repository(git_host: Host) -> None:
 
 def docker_that_does_nothing(folder: Path) -> Path:
     """Return a stand-in of docker that keeps what it was asked to list and to remove."""
-    # It says what it was given and writes nothing, with status 0, as the vendor's calibration does where it fails.
+    # It reports what it was given and writes nothing, with status 0, as the vendor's calibration does where it fails.
     docker = folder / "docker"
     docker.parent.mkdir()
     # A container of an earlier run is there, and a stranger's of the same name, which has no label.

@@ -1,4 +1,4 @@
-"""Wishes and inventories mutated at random, through ansible-playbook: an error that names the key, no traceback."""
+"""Models and inventories mutated at random, through ansible-playbook: an error that names the key, no traceback."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from helpers.mutations import SEED, mutated, wishes
 from helpers.plans import gaudi_host
 from helpers.playbooks import run
 
-HOSTS = 5  # in one run: each has a wish of its own
+HOSTS = 5  # in one run: each has a request of its own
 
 
 def case(chance: random.Random, number: int) -> dict[str, Any]:
@@ -24,14 +24,14 @@ def case(chance: random.Random, number: int) -> dict[str, Any]:
 
 
 def sayable(variables: dict[str, Any]) -> bool:
-    """Tell whether YAML can carry the variables, and there is a wish among them."""
+    """Return whether YAML can carry the variables, and there is a request among them."""
     try:
         return yaml.safe_load(yaml.safe_dump(variables))["vllm_models"] is not None
     except yaml.YAMLError:
         return False
 
 
-def test_twenty_wishes_through_four_runs(tmp_path: Path) -> None:
+def test_twenty_requests_through_four_runs(tmp_path: Path) -> None:
     chance = random.Random(SEED + 1)  # noqa: S311 - reproducible, not secret
     (tmp_path / "facts").mkdir()
     number = 0

@@ -44,7 +44,7 @@ def front(tmp_path: Path, vllms: list[Vllm]) -> Iterator[Front]:
 def test_a_request_goes_to_its_model_with_the_servers_own_key(front: Front, vllms: list[Vllm]) -> None:
     body = {"model": "Qwen/QwQ-32B", "messages": []}
     status, _, headers = front.ask(CHAT, body, origin="https://evil.example.net")
-    # Without cors_origins no page may ask, whatever the server says.
+    # Without cors_origins no page may ask, whatever the server reports.
     assert (status, [name for name in headers if name.startswith("access-control-")]) == (200, [])
     assert front.ask("/models/small" + CHAT, {"messages": []})[0] == 200
     assert front.ask("/models/Qwen%2FQwQ-32B" + CHAT, {"messages": []})[0] == 200
@@ -64,7 +64,7 @@ def test_a_request_goes_to_its_model_with_the_servers_own_key(front: Front, vllm
         assert secret not in front.log.read_text()
 
 
-def test_who_may_not_is_told_so_as_openai_does(front: Front) -> None:
+def test_who_may_not_is_reported_so_as_openai_does(front: Front) -> None:
     assert front.error(CHAT, {"model": "small"}, key=None)[::2] == (401, "invalid_api_key")
     assert front.error(CHAT, {"model": "small"}, key="wrong")[::2] == (401, "invalid_api_key")
     status, message, code = front.error(CHAT, {"model": 'no"such\\'})
@@ -121,7 +121,7 @@ def test_reloads_and_drains_are_not_noticed_under_load(front: Front, vllms: list
         front.runtime.set_state(name, "h0.qwq-32b", "drain")
         for _ in range(10):
             front.reload()
-        # A reload keeps what was said while it ran: the drained server is asked nothing more.
+        # A reload keeps what was reported while it ran: the drained server is asked nothing more.
         assert [(one.name, one.drained) for one in front.runtime.servers()][:2] == [
             ("h0.qwq-32b", True),
             ("h1.qwq-32b", False),
@@ -139,7 +139,7 @@ def test_reloads_and_drains_are_not_noticed_under_load(front: Front, vllms: list
             thread.join(30)
     assert failed == []
     assert len(done) > 100
-    assert vllms[0].most <= TAKES, "no more at a time than the plan says that it takes"
+    assert vllms[0].most <= TAKES, "no more at a time than the plan allows"
 
 
 def test_what_is_drained_for_a_reboot_is_given_back_and_asked_when_it_answers(
@@ -160,7 +160,7 @@ def test_what_is_drained_for_a_reboot_is_given_back_and_asked_when_it_answers(
     assert haproxy.reboots() == {"h0": ["h0.qwq-32b"]}
     haproxy.set_state("h1", "drain")
     haproxy.set_state("h1", "drain", reboot=True)
-    # Requests may come to what somebody returns to service while a run waits.
+    # Requests may come to what someone returns to service while a run waits.
     haproxy.set_state("h0", "ready")
     with pytest.raises(InputError, match=r"another run has returned h0\.qwq-32b to service meanwhile"):
         haproxy.wait_left("h0", 5)
@@ -169,7 +169,7 @@ def test_what_is_drained_for_a_reboot_is_given_back_and_asked_when_it_answers(
     haproxy.set_state("h0", "drain")
     assert (haproxy.set_state("h0", "ready", reboot=True), haproxy.set_state("h0", "ready")) == ([], [first])
     haproxy.set_state("h0", "drain", reboot=True)
-    # And what somebody else has drained.
+    # And what someone else has drained.
     assert haproxy.set_state("h1", "ready", reboot=True) == []
     assert haproxy.set_state("h1", "ready") == [second]
     vllms[0].shutdown()

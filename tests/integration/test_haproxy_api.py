@@ -197,7 +197,7 @@ def test_an_adapter_is_a_model_of_its_own_for_keys(front: Front, asked: list[lis
 
 
 @pytest.mark.parametrize("name", ["sql-lora", "gte", "rerank"])
-def test_a_server_of_several_models_is_always_told_which(front: Front, asked: list[list[Any]], name: str) -> None:
+def test_a_server_of_several_models_is_always_reported_which(front: Front, asked: list[list[Any]], name: str) -> None:
     # vLLM takes its first model where a body names none.
     for body in ({"messages": []}, {"model": ""}, {"model": None}, {"messages": "x" * 300_000}):
         assert front.error(f"/models/{name}{CHAT}", body)[::2] == (400, "model_missing")

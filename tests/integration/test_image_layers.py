@@ -116,7 +116,7 @@ class Registry(ThreadingHTTPServer):
         return [one for one in self.sent if one != image.id]
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """Say nothing of connections that end in the middle."""
+        """Log nothing about connections that end in the middle."""
 
 
 class Handler(BaseHTTPRequestHandler):
@@ -126,7 +126,7 @@ class Handler(BaseHTTPRequestHandler):
     server: Registry
 
     def log_message(self, *_: Any) -> None:
-        """Say nothing."""
+        """Log nothing."""
 
     def do_HEAD(self) -> None:
         """Answer without a body."""
@@ -152,7 +152,7 @@ class Handler(BaseHTTPRequestHandler):
 
 
 def said(*argv: str) -> str:
-    """Return what the engine's client says."""
+    """Return what the engine's client reports."""
     return subprocess.run(["docker", *argv], check=True, capture_output=True, text=True).stdout.strip()
 
 
@@ -187,7 +187,7 @@ def source(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Registry
 
 
 def is_whole(name: str, image: Image) -> bool:
-    """Tell whether the engine has an image under a name, with all of its layers."""
+    """Return whether the engine has an image under a name, with all of its layers."""
     told = json.loads(said("image", "inspect", name))[0]
     found = subprocess.run(["docker", "save", name], check=True, capture_output=True).stdout
     with tarfile.open(fileobj=io.BytesIO(found)) as archive:
@@ -238,10 +238,14 @@ def test_a_layer_that_came_otherwise_is_not_loaded(source: Registry) -> None:
     bad[-1000] ^= 1
     source.blobs[image.blob(NEXT)] = bytes(bad)
     given = f"127.0.0.1:{source.server_port} gave {digest_of(bytes(bad))} in place of {image.blob(NEXT)}"
-    with pytest.raises(InputError, match=re.escape(f"image {NAME}:taken: not had from ") + f".*{re.escape(given)}"):
+    with pytest.raises(
+        InputError, match=re.escape(f"image {NAME}:taken: it could not be pulled from ") + f".*{re.escape(given)}"
+    ):
         source.take(image)
     source.give(LIES)
-    with pytest.raises(InputError, match=f"image {NAME}:taken: not had from .*: invalid diffID for layer"):
+    with pytest.raises(
+        InputError, match=f"image {NAME}:taken: it could not be pulled from .*: invalid diffID for layer"
+    ):
         source.take(LIES)
     assert not {image.id, LIES.id} & set(said("image", "ls", "--all", "--quiet", "--no-trunc").split())
     assert said("image", "ls", "--format", "{{.Tag}}", NAME) == "archive"

@@ -22,7 +22,7 @@ def port(number: int) -> dict[str, Any]:
 
 
 def routed(host: int, number: int) -> dict[str, Any]:
-    """Return what an inventory says of a port."""
+    """Return what an inventory sets of a port."""
     mac = f"0c:42:a1:00:0{host}:{number:02}"
     return {"module_id": 0, "port": number, "address": f"10.200.{host}.{number * 4 + 1}/30", "gateway_mac": mac}
 
@@ -47,7 +47,7 @@ def play(folder: Path, environment: dict[str, str], *options: str, status: int =
     return " ".join(text.split())
 
 
-def test_ports_are_brought_up_once_and_watched(tmp_path: Path, environment: dict[str, str]) -> None:
+def test_ports_are_activated_once_and_watched(tmp_path: Path, environment: dict[str, str]) -> None:
     change(tmp_path, "h01", files={GAUDINET: "mine"})
     before = [state_of(tmp_path, name) for name in ("h01", "h02")]
     checked = play(tmp_path, environment, NETWORK, "--check", "--diff", accelerator_network_mtu=9000)
@@ -64,7 +64,7 @@ def test_ports_are_brought_up_once_and_watched(tmp_path: Path, environment: dict
         assert all(one["up"] and one["mtu"] == 9000 and one["addresses"] for one in state["network"]["ports"])
     again = play(tmp_path, environment, accelerator_network_mtu=9000)
     assert "h01, h02: nothing changed" in again, again
-    # Somebody takes one down.
+    # Someone takes one down.
     network = state_of(tmp_path, "h02")["network"]
     network["ports"][0]["up"] = False
     change(tmp_path, "h02", network=network)

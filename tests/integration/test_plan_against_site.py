@@ -44,7 +44,7 @@ def files_of(folder: Path, name: str) -> Any:
     return {key: state.get(key) for key in ("files", "units", "images", "sysctl", "governor", "entries")}
 
 
-def test_a_mistake_in_monitoring_is_said_once_and_not_for_each_host_that_is_watched(
+def test_a_mistake_in_monitoring_is_reported_once_and_not_for_each_host_that_is_watched(
     tmp_path: Path, served: dict[str, Any]
 ) -> None:
     environment = fleet(tmp_path, 3, served)
@@ -57,9 +57,9 @@ def test_a_mistake_in_monitoring_is_said_once_and_not_for_each_host_that_is_watc
         assert "h01: fleet_monitoring.port: 0" in text and "fleet_watched" not in text
 
 
-def test_hosts_without_a_task_are_left_alone_and_said_to_be(tmp_path: Path, served: dict[str, Any]) -> None:
+def test_hosts_without_a_task_are_left_alone_and_reported_to_be(tmp_path: Path, served: dict[str, Any]) -> None:
     environment = fleet(tmp_path, 3, served)
-    # One says nothing of models, and one that it has none; as file servers they have nothing of the toolkit's.
+    # One has nothing about models, and one that it has none; as file servers they have nothing of the toolkit's.
     for name, models in (("h02", None), ("h03", [])):
         inventory(tmp_path, **{name: {"vllm_models": models}})
         (tmp_path / f"{name}.json").write_text("{}")
@@ -129,7 +129,7 @@ def test_the_plan_refuses_what_a_run_refuses(tmp_path: Path, served: dict[str, A
     assert files_of(tmp_path, "h05") == before
 
 
-def test_the_plan_tells_what_a_run_does_to_the_gateway(tmp_path: Path, served: dict[str, Any]) -> None:
+def test_the_plan_reports_what_a_run_does_to_the_gateway(tmp_path: Path, served: dict[str, Any]) -> None:
     environment = fleet(tmp_path, 2, served, fleet_gateway_secret="0123456789abcdef0123456789abcdef")
     inventory(tmp_path, h02={"vllm_models": None, "fleet_gateway": {"clients": {"c": {"key": "k" * 32}}}})
     (tmp_path / "h02.json").write_text("{}")
@@ -244,8 +244,8 @@ DUMP = """\
 """
 
 
-def test_site_and_plan_say_the_same_of_every_host(tmp_path: Path, served: dict[str, Any]) -> None:
-    """As planned, changed outside, to be changed, refused by a stage, wrong models, wrong keys, slips in secrets."""
+def test_site_and_plan_report_the_same_of_every_host(tmp_path: Path, served: dict[str, Any]) -> None:
+    """As planned, changed outside, to be changed, refused by a stage, wrong models, wrong keys, mistakes in secrets."""
     environment = fleet(tmp_path, 8, served)
     one = {"name": "m", "weights": "/data/model", "port": 30001, "tensor_parallel_size": 1, "max_model_len": 4096}
     one |= {"image": "vllm:1", "launch_profile": "vllm"}
@@ -272,7 +272,7 @@ def test_site_and_plan_say_the_same_of_every_host(tmp_path: Path, served: dict[s
     for name, told in judged.items():
         assert sorted(told["preflight_refusal"]) == sorted(errors[name]), name
         if errors[name]:
-            continue  # a run says what is in the way, and nothing else
+            continue  # a run reports what is in the way, and nothing else
         due = vllm_fleet_summary({**plan, "hosts": {name: plan["hosts"][name]}})["changes"].get(name, [])
         assert sorted(told["preflight_lines"]) == sorted(due), name
         warned = [text for text in plan["warnings"] if text.startswith(f"{name}: ")]

@@ -1,4 +1,4 @@
-"""Playbooks at a desk: no host is reached, and everything wrong is said at once."""
+"""Playbooks at a desk: no host is reached, and everything wrong is reported at once."""
 
 from __future__ import annotations
 
@@ -67,8 +67,8 @@ def test_every_mistake_of_every_host_ends_the_run_with_its_sentence(tmp_path: Pa
         *(("g1", "port"), ("g1", "dtype"), ("g2", "port"), ("g2", "dtype"))
     ]
     for error in errors:
-        # What is the same on several hosts is said once, and nothing a second time at the end; what is left as data has
-        # the plan's text, too.
+        # What is the same on several hosts is reported once, and nothing a second time at the end; what is left as data
+        # has the plan's text, too.
         shown = " ".join(text.partition("CUSTOM STATS")[0].split())
         assert shown.count("g1, g2: " + error["message"].partition(": ")[2]) == 1
     assert "Traceback" not in text
@@ -168,7 +168,7 @@ def test_an_inventory_that_is_none_is_a_failure(tmp_path: Path, inventory: str, 
 def refused(folder: Path, **b: Any) -> tuple[int, str]:
     """Run playbooks/models.yml on this machine as two hosts, a with a mistake.
 
-    It is run from another folder, without the project's settings, and with the callbacks' path taken by somebody else.
+    It is run from another folder, without the project's settings, and with the callbacks' path taken by someone else.
     """
     hosts = {"a": {"accelerator_cards": "many"}, "b": b}
     variables = {"ansible_connection": "local", "ansible_become": False, "vllm_models": []}
@@ -181,7 +181,7 @@ def refused(folder: Path, **b: Any) -> tuple[int, str]:
     return done.returncode, " ".join((done.stdout + done.stderr).split())
 
 
-def test_a_stage_alone_stops_on_another_hosts_mistake_and_tells_a_refusal_by_its_status(tmp_path: Path) -> None:
+def test_a_stage_alone_stops_on_another_hosts_mistake_and_reports_a_refusal_by_its_status(tmp_path: Path) -> None:
     status, text = refused(tmp_path)
     assert "a: accelerator_cards 'many': must be" in text
     assert "Nothing has been changed on any host, because the plan of a has errors" in text
@@ -227,7 +227,7 @@ def test_numbers_that_yaml_reads_as_octal_are_refused_as_they_are_written(tmp_pa
     more = "        - {name: b, weights: /w, image: 'i:1', port: 30010}\n      vllm_service_smoke_timeout: 0200\n"
     # A number is followed through variables of other names.
     more += "      usual_timeout: 0300\n      host_tuning_reboot_timeout: '{{ usual_timeout }}'\n"
-    # Of a key, not even this is said.
+    # Of a key, not even this is reported.
     more += "      fleet_gateway: {port: 0443, clients: {al: {key: 01234567012345670123}}}\n"
     text = f"all:\n  vars: {own}\n  hosts:\n    g:\n      {models}{more}"
     (tmp_path / "hosts.yml").write_text(text)

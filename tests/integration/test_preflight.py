@@ -14,7 +14,7 @@ from gaudi_serve.plan.refusal import host_findings
 from helpers.plans import DEBIAN, EMPTY, gaudi_host, model
 
 ROOT = Path(__file__).parents[2]
-# Cards of two NUMA nodes that are said to have the same cores, as a broken table of the machine's firmware tells.
+# Cards of two NUMA nodes that are reported to have the same cores, as a broken table of the machine's firmware reports.
 CORES = {number: ["0-39"] if number < 4 else ["20-59"] for number in range(8)}
 SENTENCE = 'facts: gaudi_host.modules[4].cpus ["20-59"]: overlaps with ["0-39"] of [0], a card of another NUMA node'
 
@@ -76,6 +76,9 @@ def test_preflight_refuses_a_governor_that_the_kernel_lacks_and_cores_that_contr
     text = " ".join((done.stdout + done.stderr).split())
     assert done.returncode != 0
     assert "Nothing has been changed. What must be fixed first:" in text, text
-    for sentence in ("g: host_tuning_governor: 'ondemand': the host has performance, powersave", f"g: {SENTENCE}"):
+    for sentence in (
+        "g: host_tuning_governor: 'ondemand': must be one that the host has: performance, powersave",
+        f"g: {SENTENCE}",
+    ):
         assert sentence.replace("'", "") in text.replace("'", ""), text
     assert "Show the pending changes" not in text

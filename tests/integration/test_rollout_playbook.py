@@ -1,4 +1,4 @@
-"""Rollouts over hosts that are a file each: what the controller does when a host is lost, and what it says."""
+"""Rollouts over hosts that are a file each: what the controller does when a host is lost, and what it reports."""
 
 from __future__ import annotations
 
@@ -229,7 +229,7 @@ def test_a_host_that_another_run_holds_stops_a_rollout_before_the_first_change(l
     assert (hosts.changed, hosts.kept, hosts.locks) == ([], [], {})
 
 
-def test_a_run_that_locks_a_host_meanwhile_is_named_and_nothing_is_said_of_a_proof(hosts: Hosts) -> None:
+def test_a_run_that_locks_a_host_meanwhile_is_named_and_nothing_is_reported_of_a_verification(hosts: Hosts) -> None:
     change(hosts.folder, "h02", holder={**OTHER, "at": "vllm_service"})
     status, text = hosts.roll()
     assert status == 2, text
@@ -239,7 +239,7 @@ def test_a_run_that_locks_a_host_meanwhile_is_named_and_nothing_is_said_of_a_pro
     assert (hosts.changed, hosts.kept, hosts.locks) == (["h01", "h03"], [], {})
 
 
-def test_locks_that_no_longer_count_are_taken_over_and_said_so_once(hosts: Hosts) -> None:
+def test_locks_that_no_longer_count_are_taken_over_and_reported_so_once(hosts: Hosts) -> None:
     for name in NAMES:
         change(hosts.folder, name, holder={**OTHER, "lock": "rollout", "expired": True})
     status, text = hosts.play(ROLLOUT)

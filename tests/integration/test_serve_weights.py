@@ -76,7 +76,7 @@ class Giver:
         serve_weights.write_manifest(self.folder, self.source, self.revision, files)
 
     def listed(self) -> dict[str, Any]:
-        """Run the program that tells what is there."""
+        """Run the program that reports what is there."""
         job = {"do": "list", "host": "h0", "name": "served", "folders": [str(self.folder)]}
         job |= {"state": str(self.folder.with_name("served")), "address": "127.0.0.1", "port": 0, "idle_s": 1}
         done = subprocess.run(
@@ -262,7 +262,7 @@ def test_server_ends_by_itself(giver: Giver) -> None:
 def test_server_waits_for_those_who_take_while_they_are_busy_with_something_else(
     host: Host, giver: Giver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # The taker waits for another run on its host; meanwhile it asks for nothing but to be waited for.
+    # The client waits for another run on its host; meanwhile it asks for nothing but to be waited for.
     given = giver.serve(idle_s=1.5)
     watch = threading.Thread(target=giver.server.end_when_idle, daemon=True)
     watch.start()
@@ -318,7 +318,7 @@ def test_link_out_of_the_folder_is_never_given(host: Host, giver: Giver) -> None
     secret.write_text("of root")
     (giver.folder / "link.json").symlink_to(secret)
     (giver.folder / "alias.json").symlink_to("config.json")
-    giver.note()  # recorded by somebody who did not know
+    giver.note()  # recorded by someone who did not know
     given = giver.serve()
     assert "link.json" not in given["from"]["files"]
     # And one that takes a file's place while it is given.

@@ -37,7 +37,7 @@ PLAY = """\
       ansible.builtin.command: {argv: ["true"]}
       changed_when: false
 
-- name: A play of somebody
+- name: A play of someone
   hosts: all
   gather_facts: false
   tasks:
@@ -51,7 +51,7 @@ PLAY = """\
       changed_when: true
       no_log: true
 
-    - name: Say something
+    - name: Show something
       ansible.builtin.debug:
         msg: ["alike on all", "this is {{ inventory_hostname }}", "{{ inventory_hostname }}: disk full"]
 
@@ -59,13 +59,13 @@ PLAY = """\
       ansible.builtin.debug: {var: inventory_hostname}
       run_once: true
 
-    - name: Try, and mend
+    - name: Try, and repair
       block:
         - name: Ask for what is not there
           ansible.builtin.include_tasks: inner.yml
       rescue:
-        - name: Mend it
-          ansible.builtin.debug: {msg: mended}
+        - name: Repair it
+          ansible.builtin.debug: {msg: repaired}
 
     - name: Not of importance
       ansible.builtin.command: {argv: [sh, -c, "echo unimportant >&2; exit 1"]}
@@ -85,18 +85,18 @@ a, b:
 a: this is a
 b: this is b
 inventory_hostname: a
-a, b: mended
-b  A play of somebody  Not of importance: failed, which is ignored: non-zero return code
-FAILED  b  A play of somebody  Fail on one (FOLDER/play.yml:48)
+a, b: repaired
+b  A play of someone  Not of importance: failed, which is ignored: non-zero return code
+FAILED  b  A play of someone  Fail on one (FOLDER/play.yml:48)
   non-zero return code
   command: sh -c echo why >&2; exit 3
   status: 3
   stderr:
     why
-a  A play of somebody  make things (one, two); keep a secret  0 s
-b  A play of somebody  make things (one, two); keep a secret (then it failed)  0 s
-a: changed: host, A play of somebody (0 s)
-b: failed in A play of somebody; changed: host, A play of somebody (0 s)
+a  A play of someone  make things (one, two); keep a secret  0 s
+b  A play of someone  make things (one, two); keep a secret (then it failed)  0 s
+a: changed: host, A play of someone (0 s)
+b: failed in A play of someone; changed: host, A play of someone (0 s)
 """
 ENVIRONMENT = {
     **{name: value for name, value in os.environ.items() if not name.startswith("ANSIBLE_")},
@@ -196,7 +196,7 @@ def test_a_terminal_has_colours_unless_they_are_not_wanted(folder: Path) -> None
     assert "\x1b[0;3" not in on_a_terminal(folder, "--limit", "a", NO_COLOR="1")
 
 
-def test_a_check_says_what_would_change_and_shows_differences(folder: Path) -> None:
+def test_a_check_reports_what_would_change_and_shows_differences(folder: Path) -> None:
     status, text = piped(folder, "--check", "--diff", "--limit", "a")
     assert status == 0
     lines = still(text, folder).splitlines()
@@ -229,7 +229,7 @@ def test_every_host_goes_at_its_own_pace(folder: Path) -> None:
 
 
 def test_batches_and_a_play_about_nobody(folder: Path) -> None:
-    head = PLAY.partition("- name: A play of somebody")[0].replace("  hosts: all\n", "  hosts: all\n  serial: 1\n")
+    head = PLAY.partition("- name: A play of someone")[0].replace("  hosts: all\n", "  hosts: all\n  serial: 1\n")
     (folder / "play.yml").write_text(head + "- name: For nobody\n  hosts: nobody\n  tasks: []\n")
     status, text = piped(folder)
     assert status == 0
@@ -334,7 +334,7 @@ def test_what_takes_long_is_a_few_plain_lines_without_one(long: Path) -> None:
     assert lines[-1] == "a: changed: models (0 s)"
 
 
-def test_a_run_that_is_broken_off_says_what_it_has_changed(long: Path) -> None:
+def test_a_run_that_is_broken_off_reports_what_it_has_changed(long: Path) -> None:
     with subprocess.Popen(
         argv(long, play="long.yml"),
         cwd=ROOT,

@@ -63,7 +63,7 @@ def test_a_trace_gives_a_list_beside_the_inventory_which_the_plan_then_takes(tmp
     assert status == 0, text
     assert "changed=0" in text
     assert {file.name: file.read_bytes() for file in path.parent.iterdir()} == written
-    # What it says to write does what it says.
+    # The configuration that it proposes does what it reports.
     (line,) = {part.strip() for part in text.splitlines() if "strategy: file" in part}
     status, text = desk(tmp_path, **yaml.safe_load(line))
     assert status == 0, text
@@ -83,7 +83,7 @@ def test_the_ranges_of_the_fork_are_taken_too(tmp_path: Path) -> None:
     assert rows[0][2:] == rows[1][1:]
 
 
-def test_everything_wrong_is_said_at_once_and_nothing_is_written(tmp_path: Path) -> None:
+def test_everything_wrong_is_reported_at_once_and_nothing_is_written(tmp_path: Path) -> None:
     status, text = desk(tmp_path, "-e", "model=qwg", "-e", "tune_like=expo", "-e", f"trace={tmp_path}/other.csv")
     # Refused, not failed.
     assert status == 3, text
@@ -119,7 +119,7 @@ def server(text: str) -> Iterator[int]:
             self.wfile.write(text.encode())
 
         def log_message(self, *_: Any) -> None:
-            """Say nothing."""
+            """Log nothing."""
 
     listening = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
     thread = threading.Thread(target=listening.serve_forever)

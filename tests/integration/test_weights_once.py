@@ -1,4 +1,4 @@
-"""The role on two hosts of this machine, one of which is to bring the weights for both: what it says beforehand."""
+"""The role on two hosts of this machine, one of which is to fetch the weights for both: what it reports beforehand."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Fleet:
         return {**known, "model_weights_from_host": "a", "model_weights_models": [planned]}
 
     def check(self, *arguments: str) -> tuple[int, str]:
-        """Run the role in check mode, and return its status and what it says in one line."""
+        """Run the role in check mode, and return its status and what it reports in one line."""
         (self.folder / "hosts.json").write_text(json.dumps({"all": {"hosts": self.hosts}}))
         environment = {**os.environ, "ANSIBLE_CONFIG": str(ROOT / "ansible.cfg"), "ANSIBLE_NOCOLOR": "1"}
         environment["ANSIBLE_STDOUT_CALLBACK"] = "default"
@@ -53,7 +53,7 @@ def fleet(tmp_path: Path) -> Fleet:
     return Fleet(tmp_path)
 
 
-def test_check_says_who_brings_and_who_takes(fleet: Fleet) -> None:
+def test_check_reports_who_fetches_and_who_takes(fleet: Fleet) -> None:
     status, said = fleet.check()
     assert status == 0, said
     assert f"a: model qwq: fetch Qwen/QwQ-32B (hub) as {fleet.folder}/a/QwQ-32B: it is not there" in said
@@ -80,7 +80,7 @@ def test_gits_token_is_not_sent_over_an_open_line(fleet: Fleet) -> None:
     fleet.hosts["b"]["model_weights_models"][0]["source"] = source
     status, said = fleet.check("--limit", "b")
     assert status != 0
-    assert "b: model qwq: source.url 'http://git.example.net/a.git': there is a model_weights_tokens.git" in said
+    assert "b: model qwq: source.url 'http://git.example.net/a.git': model_weights_tokens.git is set" in said
     assert "canary-9d2f" not in said
 
 

@@ -32,7 +32,7 @@ PLUGINS = "/runner/project/tests/helpers/simulated/connection"
 ENVIRONMENT = {"ANSIBLE_CONNECTION_PLUGINS": PLUGINS, "GAUDI_SERVE_SIMULATED": "/runner/state", "ANSIBLE_NOCOLOR": "1"}
 CANARY = "canary-7f3a-of-runs"
 ONE = {"model": "m"}
-# What each playbook is given, and how it ends: its exit status, and a word of what it says.
+# What each playbook is given, and how it ends: its exit status, and a word of what it reports.
 RUNS: dict[str, tuple[dict[str, Any], int, str]] = {
     "site.yml": ({}, 0, ""),
     "playbooks/awx_approval.yml": ({"gaudi_rollout": {"steps": ["the waves"]}}, 0, "the waves"),
@@ -147,7 +147,7 @@ def test_playbooks_run_isolated(playbook: str, folder: Folder, served: dict[str,
     assert [path for path in files if CANARY in path.read_text(encoding="utf-8", errors="replace")] == []
 
 
-# In podman's containers without root the container's root is the caller; the image's own user is somebody else.
+# In podman's containers without root the container's root is the caller; the image's own user is someone else.
 PODMAN = """#!/bin/sh
 for word; do
   shift
@@ -257,7 +257,7 @@ def test_the_example_follows_a_rollout(given: dict[str, Any], folder: Folder, se
         assert "h01 serves with the change, and passed its checks:\nm: " in outcome.hosts["h01"]["text"]
 
 
-def test_the_definition_takes_what_requirements_say(tmp_path: Path) -> None:
+def test_the_definition_takes_what_requirements_report(tmp_path: Path) -> None:
     execution_image.recipe(tmp_path / "context")
     definition = yaml.safe_load((ROOT / "execution-environment.yml").read_text(encoding="utf-8"))
     assert definition["dependencies"]["python"] == "requirements.txt"

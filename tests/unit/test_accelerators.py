@@ -64,7 +64,7 @@ def served(*module_ids: int) -> dict[str, Any]:
     return {"m": {"module_ids": list(module_ids), "active": True}}
 
 
-def test_of_two_platforms_an_inventory_says_which_is_served() -> None:
+def test_of_two_platforms_an_inventory_reports_which_is_served() -> None:
     host = gaudi_host(driver_version="1.21.3", platforms=["gaudi", "slate", "abacus"])
     assert told(host) == [
         "g: it has Gaudi cards and slate cards; set accelerator to the one to serve with: gaudi or slate"

@@ -68,7 +68,7 @@ def test_plain_vllm_on_several_cards_gets_what_collectives_need() -> None:
     assert any("graphs and warm-up are unknown" in text for text in one["warnings"])
 
 
-def test_interleaved_cards_get_cores_of_their_own_and_the_plan_says_so() -> None:
+def test_interleaved_cards_get_cores_of_their_own_and_the_plan_reports_it() -> None:
     host = gaudi_host()
     for number, module in enumerate(host["modules"]):
         module["numa_node"] = number % 2
@@ -89,7 +89,7 @@ def test_a_host_with_fewer_cores_than_cards_binds_none() -> None:
     assert "this host has more cards than cores on a NUMA node: no core binding" in one["warnings"]
 
 
-def test_a_full_cache_is_told_with_both_numbers() -> None:
+def test_a_full_cache_is_reported_with_both_numbers() -> None:
     # Two cards hold 2,816 blocks; 64 requests of 6,144 tokens want 48 each.
     one = only(planned(model(max_num_seqs=64)))
     assert one["warnings"][-1] == (
@@ -129,7 +129,7 @@ def test_cards_that_are_not_free_are_refused_by_the_launch_itself() -> None:
         vllm_launch({**spec, "launch_profile": "fast"}, host)
 
 
-def test_what_is_not_known_is_said() -> None:
+def test_what_is_not_known_is_reported() -> None:
     unknown = only(planned(model(weights="/data/elsewhere")))
     assert unknown["memory"] is None
     assert any("memory is not checked" in text and "config and weight_bytes" in text for text in unknown["warnings"])
@@ -170,7 +170,7 @@ def test_a_download_that_is_not_whole_counts_with_all_of_it() -> None:
     assert "the folder has 4 of 65 GB; the estimate includes the rest" in one["warnings"]
 
 
-def test_an_empty_key_that_takes_away_a_value_is_said() -> None:
+def test_an_empty_key_that_takes_away_a_value_is_reported() -> None:
     catalog = {"entry": {"recipe_cache_path": "/data/cache"}}
     plan = vllm_plan([model(model="entry", recipe_cache_path=None)], gaudi_host(), catalog)
     (note,) = (text for text in only(plan)["warnings"] if "is empty" in text)

@@ -44,7 +44,7 @@ def test_other_addresses_are_refused_before_a_server_is_stopped(host: str, allow
     assert error["message"].startswith(f"gaudi01: model qwq: host {host!r}: {allowed}")
 
 
-def test_facts_of_an_older_version_say_no_more_than_they_know() -> None:
+def test_facts_of_an_older_version_report_no_more_than_they_know() -> None:
     host, problems = checked_host(gaudi_host())
     assert (problems, host["addresses"], host["names"]) == ([], None, {})
     assert planned(model(host="10.0.0.2"))["errors"] == planned(model(host="there"))["errors"] == []

@@ -51,7 +51,7 @@ def test_what_the_script_drops_or_vllm_dies_of_is_refused(more: dict[str, Any], 
     assert sentence in error["message"]
 
 
-def test_measurements_of_gaudi2_are_refused_on_gaudi3_and_ones_that_no_mount_brings_are_told() -> None:
+def test_measurements_of_gaudi2_are_refused_on_gaudi3_and_ones_that_no_mount_fetches_are_reported() -> None:
     three = gaudi_host(device_name="HL-325L")
     (error,) = plan(three, dtype="fp8")["errors"]
     assert error["key"] == "dtype"
@@ -68,7 +68,7 @@ def mount() -> dict[str, str]:
     return {"source": "/data/inc", "target": "/data/inc"}
 
 
-def test_graphs_are_told_as_an_estimate() -> None:
+def test_graphs_are_reported_as_an_estimate() -> None:
     (model,) = plan()["models"]
     assert model["buckets"]["approximate"]
     assert model["graphs"] > 1

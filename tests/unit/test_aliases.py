@@ -29,7 +29,7 @@ from helpers.plans import gaudi_host, known, model, planned
 from helpers.plugins import acting, load
 
 SECRET, GATEWAY = "0123456789abcdef0123456789abcdef", {"clients": {"a": {"key": "k" * 32}}}
-# By the new name: a value, and another one of which the plan says something else.
+# By the new name: a value, and another one of which the plan has something else.
 VALUES: dict[str, tuple[Any, Any]] = {
     "accelerator": ("gaudi", "cpu"),
     "accelerator_cards": (8, 7),
@@ -112,7 +112,7 @@ def test_playbooks_read_old_names_as_new_ones(new: str) -> None:
     assert read(**{new: None}) == read(**{OLD[new]: None}) == read()
 
 
-def test_what_a_run_is_told_of_by_an_old_name_wins_over_what_follows_from_others() -> None:
+def test_what_a_run_is_reported_of_by_an_old_name_wins_over_what_follows_from_others() -> None:
     plan = {"models": [{"image": "vllm:1", "env": {}}]}
     given = {"accelerator_release": "1.24.1", "preflight_plan": plan}
     told = {"gaudi_driver_release": "1.22.0", "hccl_validation_image": "other:2"}
@@ -319,7 +319,7 @@ def test_what_a_host_is_refused_for_is_named_as_it_is_written(more: dict[str, An
     assert key in [error["key"] for error in errors if text in error["message"]]
 
 
-def test_a_slip_in_an_old_name_is_told_the_new_one() -> None:
+def test_a_mistake_in_an_old_name_is_reported_the_new_one() -> None:
     (found,) = inventory_refusal({"gaudi_accelarator": "cpu"}, "g")
     assert found.startswith("g: gaudi_accelarator is not a variable of this toolkit; did you mean accelerator?")
     (found,) = inventory_refusal({"fleet_gatewy": {}}, "g")
@@ -357,7 +357,7 @@ def test_the_secret_of_gateways_in_an_awx_has_either_name_and_its_type_keeps_its
     assert kind["injectors"] == {"extra_vars": {"fleet_gateway_secret": "{{ gaudi_gateway_secret }}"}}
 
 
-def test_a_survey_answers_what_hosts_say_under_either_name() -> None:
+def test_a_survey_answers_what_hosts_report_under_either_name() -> None:
     assert (
         awx_default([{"gaudi_all_at_once": True}, {"fleet_all_at_once": True}], "fleet_all_at_once", "false") == "true"
     )

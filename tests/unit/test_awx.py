@@ -1,4 +1,4 @@
-"""What playbooks/awx.yml is told, and whether what AWX asks is what the playbooks know."""
+"""What playbooks/awx.yml is given, and whether what AWX asks is what the playbooks know."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ TEMPLATES = {one["name"]: one for one in OBJECTS["__awx_job_templates"]}
 
 
 def said(playbook: str) -> str:
-    """Return what a playbook says, and all task files and variables that it may take."""
+    """Return what a playbook reports, and all task files and variables that it may take."""
     beside = [*(ROOT / "playbooks").rglob("*.yml"), *(ROOT / "roles").rglob("*.yml")]
     roles = "\n".join(path.read_text(encoding="utf-8") for path in beside if path.name != "awx.yml")
     return (ROOT / playbook).read_text(encoding="utf-8") + roles
@@ -69,7 +69,7 @@ def test_a_survey_asks_for_variables_that_the_playbook_has(name: str) -> None:
 
 @pytest.mark.parametrize("name", TEMPLATES)
 def test_nothing_is_an_answer_to_a_text_or_is_never_sent(name: str) -> None:
-    # AWX's page sends an empty text for a field that somebody has emptied.
+    # AWX's page sends an empty text for a field that someone has emptied.
     texts = [one for one in TEMPLATES[name].get("survey", []) if one["type"] == "text"]
     assert [one["variable"] for one in texts if one["min"] != 0] == []
 
@@ -178,7 +178,10 @@ def test_secrets_as_the_text_of_a_credential() -> None:
         ),
         ({"controller": {"host": "a"}}, "fleet_awx.controller.token: is required, or username and password"),
         ({"controller": {"host": "a", "username": "u"}}, "fleet_awx.controller.token: is required, or username and"),
-        ({"fleet_gateway_secret": "canary"}, "fleet_awx.fleet_gateway_secret: (hidden): a quoted text of at least 32"),
+        (
+            {"fleet_gateway_secret": "canary"},
+            "fleet_awx.fleet_gateway_secret: (hidden): it must be a quoted text of at least 32",
+        ),
         (
             {"notifications": [{"name": "x", "type": "webhook", "configuration": {}}]},
             "fleet_awx.notifications[0].configuration.headers: is required: a mapping",
@@ -205,8 +208,8 @@ def test_secrets_as_the_text_of_a_credential() -> None:
             {"notifications": [{"name": "x", "type": "awssns", "configuration": {}}] * 2},
             "notifications: two of them have the name 'x'",
         ),
-        ({"organization": "x "}, "fleet_awx.organization: 'x ' begins or ends with a blank, which AWX takes away"),
-        ({"prefix": " x"}, "fleet_awx.prefix: ' x' begins with a blank, which AWX takes away"),
+        ({"organization": "x "}, "fleet_awx.organization: 'x ' begins or ends with a blank, which AWX removes"),
+        ({"prefix": " x"}, "fleet_awx.prefix: ' x' begins with a blank, which AWX removes"),
         (
             {"teams": {"operator": ["anna"]}, "rollout_approvers": ["anna"]},
             "fleet_awx.rollout_approvers: anna is in teams.operator too, and could approve a rollout of their own",
@@ -278,7 +281,7 @@ def test_models_of_all_hosts_each_once() -> None:
         ([], "quick", "quick"),
     ],
 )
-def test_a_survey_answers_what_all_hosts_say(said: list[Any], otherwise: Any, answer: Any) -> None:
+def test_a_survey_answers_what_all_hosts_report(said: list[Any], otherwise: Any, answer: Any) -> None:
     hosts: list[dict[str, Any]] = [{"x": value} for value in said]
     assert awx_default(hosts, "x", otherwise) == answer
     assert awx_default([*hosts, {}], "x", otherwise) == (answer if answer == otherwise else otherwise)

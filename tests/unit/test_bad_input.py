@@ -159,7 +159,7 @@ def test_too_many_buckets_are_refused_before_they_are_made(env: dict[str, str], 
 def test_as_many_buckets_as_allowed_are_made() -> None:
     found = hpu_buckets(environment(prompt_bs=1000, prompt_seq=1000), 10**9, 10)
     assert isinstance(found["prompt"], list) and len(found["prompt"]) == MOST_BUCKETS
-    # A device of few blocks ends the rows, whatever the maximum says.
+    # A device of few blocks ends the rows, whatever the maximum is.
     assert hpu_buckets(environment(decode_block=10**9), 1, 3)["decode"] == [[1, 1], [1, 2], [1, 3]]
 
 

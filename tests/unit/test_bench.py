@@ -64,7 +64,9 @@ def test_each_release_gets_the_options_that_it_has(release: str) -> None:
 def test_lengths_that_differ_are_refused_where_the_option_means_something_else() -> None:
     load = PROFILES["deepseek-1"].but(spread=0.2)
     assert tool("0.33.0").refusal(load) == "" and "--random-range-ratio" in tool("0.33.0").argv(load, ENDPOINT, 1)
-    assert "spread 0.2: vLLM deepseek in its image draws lengths below the given one" in tool("deepseek").refusal(load)
+    assert "spread 0.2: vLLM deepseek in its image draws only lengths below the given one" in tool("deepseek").refusal(
+        load
+    )
 
 
 @pytest.mark.parametrize(
@@ -157,7 +159,7 @@ def test_a_sites_profile_has_ten_requests_for_each_at_a_time() -> None:
         ({"model": "m", "profile": "deepseek-1", "sweep_most": 4}, "sweep_most: has no effect without sweep"),
         (
             {"model": "m", "profile": "deepseek-1", "sweep": "rate", "compare": "last"},
-            "compare: has no effect beside sweep",
+            "compare: has no effect with sweep",
         ),
         (
             {"model": "m", "profile": "deepseek-1", "sweep": "concurrency", "sweep_most": 0.5},
@@ -169,7 +171,7 @@ def test_a_sites_profile_has_ten_requests_for_each_at_a_time() -> None:
         ),
     ],
 )
-def test_what_is_asked_wrongly_is_said(given: dict[str, Any], sentence: str) -> None:
+def test_what_is_asked_wrongly_is_reported(given: dict[str, Any], sentence: str) -> None:
     ask, wrong = read_ask(given)
     assert ask is None and any(one.startswith(sentence) for one in wrong), wrong
 
@@ -219,7 +221,7 @@ def test_lines_are_only_added_and_a_broken_one_is_named(tmp_path: Path) -> None:
     found = read_results(tmp_path / "results.jsonl")
     assert found.records == [first, second]
     assert found.problems == [f"{tmp_path}/results.jsonl: line 2: is not JSON; it is left out"]
-    with pytest.raises(InputError, match=r"^a result cannot be kept: failed 'x' is not an integer$"):
+    with pytest.raises(InputError, match=r"^a result cannot be stored: failed 'x' is not an integer$"):
         append(tmp_path, record(failed="x"))
     with pytest.raises(InputError, match=r"^benchmark_dir: /proc/none: cannot be written"):
         append("/proc/none", record())
@@ -258,7 +260,7 @@ def test_the_interval_is_deterministic_and_a_noisy_machine_raises_its_floor() ->
     assert noise_floors(old)[FIGURES[0]] > 0.1 and noise_floors([])[FIGURES[0]] == 0.03
 
 
-def test_what_others_had_of_a_server_is_told() -> None:
+def test_what_others_had_of_a_server_is_reported() -> None:
     measured = {"compiled": 2, "of_others": 3, "before": {"running": 1}}
     assert not_comparable(measured, 4) == [
         "2 shapes were compiled while it was measured",
@@ -272,10 +274,10 @@ def test_only_like_cases_are_compared(tmp_path: Path) -> None:
     old, new = runs(0.8, 0.01, 1)
     other = [{**one, "case": "d", "load": {"requests": 80}} for one in old]
     found = compare(new, [*other, *new], "last")
-    assert found.verdict == "not known" and "is another case: requests 80 then and 40 now" in found.lines[-1]
-    assert "nothing is kept of model m there yet" in compare(new, new, "last").lines[0]
+    assert found.verdict == "not known" and "has another load: requests 80 then and 40 now" in found.lines[-1]
+    assert "no result of model m is stored there yet" in compare(new, new, "last").lines[0]
     assert compare(new, [*old, *new], "abcdef").verdict == "worse"
-    assert "nothing is kept" in compare(new, [*old, *new], "123456").lines[0]
+    assert "is stored there yet" in compare(new, [*old, *new], "123456").lines[0]
     for one in old:
         append(tmp_path, one)
     assert compare(new, new, str(tmp_path / "results.jsonl")).verdict == "worse"
@@ -357,7 +359,7 @@ def test_what_a_server_cannot_take_is_refused(asked: dict[str, Any], more: dict[
     assert len(wrong) == 1 and wrong[0].startswith("h: model m: ") and sentence in wrong[0], wrong
 
 
-def test_a_target_says_what_it_does_and_its_key_is_in_no_line() -> None:
+def test_a_target_reports_what_it_does_and_its_key_is_in_no_line() -> None:
     (target,), wrong = planned({"through": "gateway", "repetitions": "2"})
     assert not wrong and (target.endpoint.url, target.key) == ("http://10.0.0.9:8080", "a-key-of-a-client")
     text = " ".join([*target.lines([]), *target.argv(target.load, 1)])

@@ -90,7 +90,7 @@ def test_a_bmc_is_trusted_by_its_fingerprint_or_its_authority_and_by_nothing_els
     for wrong, text in (
         (
             {"fingerprint": "0" * 64},
-            f"has the SHA-256 fingerprint {place.fingerprint}, which bios_bmc_fingerprint is not",
+            f"has the SHA-256 fingerprint {place.fingerprint}, which differs from bios_bmc_fingerprint",
         ),
         ({"fingerprint": ""}, "its certificate is not accepted: self-signed certificate; set bios_bmc_ca or"),
     ):
@@ -220,7 +220,8 @@ def test_settings_without_a_bmc_are_refused_by_their_names() -> None:
     assert STAGE.look(given) is None
     assert STAGE.pending(given).refusal == [
         "h1: bios_profile 'perf': must be one of performance",
-        "h1: bios_profile is set, and bios_bmc_user, bios_bmc_password must be set too: settings are sent to the "
+        "h1: bios_profile is set, so bios_bmc_user, bios_bmc_password must be set too: the toolkit sends "
+        "settings to the "
         "host's BMC",
     ]
 
@@ -300,7 +301,7 @@ def test_every_makers_profile_is_current_after_two_boots_at_most(bmcs: Bmcs, mak
 def test_modules_of_others_find_a_redfish_service_in_the_bmc_of_these_tests(
     bmcs: Bmcs, maker: str, tmp_path: Path
 ) -> None:
-    pytest.importorskip("ansible_collections.community.general", reason="only package ansible brings it")
+    pytest.importorskip("ansible_collections.community.general", reason="only package ansible provides it")
     place, (_, name, before, after, _) = bmcs.serve(MAKERS[maker], current=FREE.get(maker, {})), C6_OF[maker]
     (tmp_path / "bmc.pem").write_text(place.ca, encoding="ascii")
     given = {"baseuri": place.address, "validate_certs": True, "ca_path": str(tmp_path / "bmc.pem")}
@@ -315,7 +316,7 @@ def test_modules_of_others_find_a_redfish_service_in_the_bmc_of_these_tests(
     assert found == place.box.current and found[name] == before
     assert run("redfish_config", "Systems", "SetBiosAttributes", bios_attributes={name: after}, **user)["changed"]
     assert (place.box.pending, place.box.current[name]) == ({name: after}, before)
-    # For this toolkit it is pending, and on Dell's BMCs the job of somebody else.
+    # For this toolkit it is pending, and on Dell's BMCs the job of someone else.
     now = asked(place, bios_settings={name: after})
     assert (now.changes["patch"], now.refusal, len(place.box.jobs)) == ({}, [], int(maker == "Dell"))
     if maker == "HPE":
@@ -332,7 +333,7 @@ def test_without_permission_to_reboot_settings_stay_pending(bmcs: Bmcs) -> None:
     assert send(place, found) == {"job": ""}
     assert place.box.current[C6] == "Auto"
     again = asked(place, bios_profile="performance")
-    # Nobody has allowed a reboot: nothing is due, and it is said that settings are pending.
+    # Nobody has allowed a reboot: nothing is due, and the run reports that settings are pending.
     assert (again.changes["patch"], list(again.due), list(again.left)) == ({}, [], [])
     assert "are pending until a reboot (host_tuning_reboot_allowed: true)" in (again.notes or [""])[0]
     assert "CPUC6Report#0840: Auto -> Disable (pending until a reset)" in again.drift
@@ -398,14 +399,14 @@ def test_a_job_of_others_is_respected_and_named(bmcs: Bmcs) -> None:
     place.box.jobs.append({"Id": "JID_7", "JobType": "BIOSConfiguration", "JobState": "Scheduled", "Message": ""})
     place.box.jobs.append({"Id": "JID_6", "JobType": "FirmwareUpdate", "JobState": "Scheduled", "Message": ""})
     (text,) = asked(place, bios_settings={"SriovGlobalEnable": "Enabled"}).refusal
-    assert "a job of others changes the BIOS: JID_7 (Scheduled); wait for its end, or delete it there" in text
+    assert "a job of another client changes the BIOS: JID_7 (Scheduled); wait for its end, or delete it there" in text
     # One that came between the look and the change.
     with pytest.raises(BmcError, match="JID_7"), Redfish(bmc(place)) as client:
         stage(client, {"SriovGlobalEnable": "Enabled"})
     assert (place.box.sent, place.box.sessions) == ([], {})
 
 
-def test_a_job_that_fails_is_told(bmcs: Bmcs) -> None:
+def test_a_job_that_fails_is_reported(bmcs: Bmcs) -> None:
     place = bmcs.serve(DELL)
     place.box.jobs.append({"Id": "JID_1", "JobType": "BIOSConfiguration", "JobState": "Failed", "Message": "No POST."})
     given = {"bmc": vars(bmc(place)), "state": "settled", "settings": {}, "before": {}, "job": "JID_1", "settle_s": 0}
@@ -458,8 +459,8 @@ def test_a_value_that_never_sticks_is_not_tried_again_until_it_or_the_firmware_c
     kept = {"gaudi_bios": record}
     refused = asked(place, **given, **kept)
     assert (
-        "CPUC6Report#0840: Disable did not stick before, it is Auto; it is not tried again with BIOS 1.4b"
-        in (refused.refusal[0])
+        "CPUC6Report#0840: Disable did not stick before, and the value is Auto; the run does not try it again "
+        "with BIOS 1.4b" in (refused.refusal[0])
     )
     assert (refused.due, refused.changes["reboots"]) == ([], False)
     for other in ({"bios_settings": {"CPUC6Report": "Enable"}}, {"bios_retry": True}):
@@ -468,17 +469,17 @@ def test_a_value_that_never_sticks_is_not_tried_again_until_it_or_the_firmware_c
     assert asked(place, **given, **kept).changes["reboots"]
 
 
-def test_a_change_by_somebody_else_between_look_and_patch_is_seen_by_its_etag(bmcs: Bmcs) -> None:
+def test_a_change_by_someone_else_between_look_and_patch_is_seen_by_its_etag(bmcs: Bmcs) -> None:
     place = bmcs.serve(HPE, stale=1)
     with Redfish(bmc(place)) as client:
         stage(client, {"Sriov": "Disabled"})
     assert place.box.pending == {"Sriov": "Disabled"}
     place.box.stale = 2
-    with pytest.raises(BmcError, match="it changes its ETag all the time"), Redfish(bmc(place)) as client:
+    with pytest.raises(BmcError, match="its ETag changes with every request"), Redfish(bmc(place)) as client:
         stage(client, {"Sriov": "Enabled"})
 
 
-def test_what_others_have_set_is_told_since_the_same_reset_brings_it(bmcs: Bmcs) -> None:
+def test_what_others_have_set_is_reported_since_the_same_reset_applies_it(bmcs: Bmcs) -> None:
     place = bmcs.serve(SUPERMICRO, pending={"SR-IOVSupport#0048": "Enabled"})
     found = asked(place, bios_settings={"CPUC6Report": "Disable"})
     assert found.notes == ["BIOS: the next reboot also applies settings of others: SR-IOVSupport#0048 = Enabled"]
@@ -493,8 +494,8 @@ def test_the_bmc_of_another_system_is_refused_by_its_serial_number(bmcs: Bmcs) -
     for good in ("S123", "TAG1", ""):
         assert not asked(place, **given, bios_bmc_serial=good).refusal
     assert asked(place, **given, bios_bmc_serial="S124").refusal == [
-        f"h1: bios_bmc_serial S124: BMC {place.address} is that of a system with serial number S123 or TAG1: "
-        "another host's?"
+        f"h1: bios_bmc_serial S124: BMC {place.address} belongs to a system with serial number S123 or TAG1; "
+        "is it another host's?"
     ]
 
 
@@ -566,13 +567,13 @@ def test_a_staged_job_of_an_earlier_run_is_replaced_and_one_of_others_is_not(bmc
     job = send(place, first)["job"]
     facts = kept(first, job)
     assert list(asked(place, **{**given, **facts}).due) == []
-    # One more setting: the same job must bring both.
+    # One more setting: the same job must apply both.
     more = {**given, "bios_settings": {"ProcVirtualization": "Disabled", "SriovGlobalEnable": "Enabled"}, **facts}
     second = asked(place, **more)
     assert (second.refusal, second.changes["job"]) == ([], job)
     assert second.changes["patch"] == {"ProcVirtualization": "Disabled", "SriovGlobalEnable": "Enabled"}
-    assert "a job of others" in asked(place, **{**more, "gaudi_bios": {}}).refusal[0]
-    assert "a job of others" in asked(place, **{**more, "gaudi_boot_id": "b2"}).refusal[0]
+    assert "a job of another client" in asked(place, **{**more, "gaudi_bios": {}}).refusal[0]
+    assert "a job of another client" in asked(place, **{**more, "gaudi_boot_id": "b2"}).refusal[0]
     with Redfish(bmc(place)) as client:
         stage(client, second.changes["patch"], second.changes["job"])
     assert [one["JobState"] for one in place.box.jobs] == ["Scheduled"]
@@ -619,11 +620,11 @@ def test_what_a_bmc_has_not_accepted_is_sent_again(bmcs: Bmcs) -> None:
 def test_a_job_of_others_is_not_taken_for_that_of_a_run_that_was_cut_off(bmcs: Bmcs) -> None:
     place = bmcs.serve(DELL)
     given: dict[str, Any] = {"bios_settings": {"ProcVirtualization": "Disabled"}}
-    # It was cut off before it sent anything; then somebody else sent something else.
+    # It was cut off before it sent anything; then someone else sent something else.
     facts = kept(asked(place, **given, gaudi_boot_id="b1"), accepted=False)
     with Redfish(bmc(place)) as client:
         stage(client, {"SriovGlobalEnable": "Enabled"})
-    assert "a job of others" in asked(place, **given, **facts).refusal[0]
+    assert "a job of another client" in asked(place, **given, **facts).refusal[0]
 
 
 def test_what_is_pending_on_dell_without_a_job_is_sent_since_no_reset_takes_it_over(bmcs: Bmcs) -> None:
@@ -636,7 +637,7 @@ def test_what_is_pending_on_dell_without_a_job_is_sent_since_no_reset_takes_it_o
     assert not asked(place, **given).drift
 
 
-def test_what_was_sent_and_is_no_longer_wanted_is_said(bmcs: Bmcs) -> None:
+def test_what_was_sent_and_is_no_longer_wanted_is_reported(bmcs: Bmcs) -> None:
     place = bmcs.serve(SUPERMICRO)
     first = asked(place, bios_settings={C6: "Disable"}, gaudi_boot_id="b1")
     note = f"BIOS: the next reboot applies what an earlier run sent: {C6} = Disable"
@@ -663,13 +664,13 @@ def test_two_hosts_with_one_bmc_are_refused(bmcs: Bmcs) -> None:
     place = bmcs.serve(SUPERMICRO)
     hosts = {name: {"bios_bmc_address": place.address} for name in ("h1", "h2")} | {"h3": {}}
     found = asked(place, bios_settings={C6: "Disable"}, hostvars=hosts)
-    text = f"h1: bios_bmc_address {place.address}: is that of h2 too; each host has a BMC of its own"
+    text = f"h1: bios_bmc_address {place.address}: is also the address of the BMC of h2; each host has its own BMC"
     assert (found.refusal, list(found.due), place.box.asked) == ([text], [], [])
     # The same BMC, written in another way.
     for one, other in (("BMC1", "bmc1:443"), ("fe80::1", "[fe80::1]:443")):
         hosts["h2"] = {"bios_bmc_address": other}
         found = asked(place, **{"bios_settings": {C6: "Disable"}, "hostvars": hosts, "bios_bmc_address": one})
-        assert "is that of h2 too" in found.refusal[0]
+        assert "is also the address of the BMC of h2" in found.refusal[0]
     del hosts["h2"]
     assert not asked(place, bios_settings={C6: "Disable"}, hostvars=hosts).refusal
 
@@ -713,7 +714,7 @@ def test_authorities_without_a_certificate_are_named_at_once(bmcs: Bmcs, tmp_pat
 def test_a_registry_of_another_form_is_refused_and_no_error_of_this_program(entries: Any) -> None:
     seen_ = {"registry": entries, "current": {"A": "x"}, "pending": {}}
     (text,) = compared({"A": "y"}, seen_).refusals
-    assert text in ("the BMC shows no attribute registry, by which settings are checked", f"A: 'y' {NO_VALUES}")
+    assert text in ("the BMC shows no attribute registry, which is needed to check settings", f"A: 'y' {NO_VALUES}")
     rules = Registry.of(entries)
     assert rules.closed("A", {"A": "x"}) == ""
 
@@ -804,7 +805,7 @@ def test_a_reset_leaves_the_bios_and_forgets_the_record() -> None:
     left = {"own": {"/var/lib/gaudi-serve": ["bios.json", "m"]}}
     found = STAGE.reset(Given("h1", {"gaudi_left": left, "bios_profile": "performance"}))
     assert (found["due"], found["absent"]) == (True, ["/var/lib/gaudi-serve/bios.json"])
-    assert found["left"] == ["BIOS settings stay as they are; change them by bios_settings, or in the BMC"]
+    assert found["left"] == ["BIOS settings stay as they are; change them with bios_settings, or in the BMC"]
     nothing = STAGE.reset(Given("h1", {"gaudi_left": {"own": {"/var/lib/gaudi-serve": None}}}))
     assert (nothing["due"], nothing["left"]) == (False, [])
 

@@ -160,7 +160,7 @@ def test_no_padding_at_all_can_be_asked_for() -> None:
     assert text == "limits: no bucket plan was found that pads prompt_tokens by no more than 0; allow more"
 
 
-def test_the_file_says_what_it_was_made_from() -> None:
+def test_the_file_reports_what_it_was_made_from() -> None:
     rows = [{**ROW, "arrival_s": one} for one in range(3)]
     assert hpu_bucket_plan(rows, {**SERVER, "max_graphs": 4})["file"] == (
         "# Planned by hpu_bucket_plan from 3 requests, 63 steps.\n"
@@ -372,7 +372,7 @@ def test_small_plans_are_within_five_percent_of_the_best_there_is(seed: int) -> 
         assert found <= least * 1.05 + 1e-9, (most, found, least)
 
 
-def test_a_step_is_as_the_page_says() -> None:
+def test_a_step_is_as_the_page_reports() -> None:
     """Two prompts in one step, the second cut; blocks that begin, a preemption, and a sequence of one token."""
     said = {"max_num_seqs": 2, "max_model_len": 32, "max_num_batched_tokens": 10, "block_size": 4, "num_hpu_blocks": 8}
     limits = read_limits({**said, "like": "exp"})[0]
@@ -392,7 +392,7 @@ def test_a_step_is_as_the_page_says() -> None:
     assert sum(batch * count for (batch, _), count in again.decode.items()) == 11 + 8 - 1  # its end gave a token
 
 
-def test_requests_beyond_the_limits_are_cut_or_told() -> None:
+def test_requests_beyond_the_limits_are_cut_or_reported() -> None:
     rows = [ROW, {**ROW, "input_tokens": 1024}, {**ROW, "output_tokens": 9999}]
     plan = hpu_bucket_plan(rows, LIKE)
     reason = "a prompt of 1024 tokens leaves no room for an answer within 1024, max_model_len"

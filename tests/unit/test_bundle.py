@@ -1,4 +1,4 @@
-"""What a site without internet must bring in: the list of each host, its manifest, and that no task is left out."""
+"""What a site without internet must fetch: the list of each host, its manifest, and that no task is left out."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def texts(items: list[Item]) -> list[str]:
     return [f"{one.name}={one.version}" if one.version else one.name for one in items]
 
 
-# ---- what fetching needs besides
+# ---- what fetching needs in addition
 
 
 def test_what_fetching_needs_has_the_logins_that_the_list_hides() -> None:
@@ -142,7 +142,7 @@ def test_a_driver_of_a_host_that_was_read_has_the_version_that_apt_knows() -> No
     facts: dict[str, Any] = {"packages": {}, "driver_version": None, "available": offered, "modules": [], "ports": {}}
     found = packages.driver(host(gaudi_driver={**facts, "broken": ""}))
     assert "habanalabs-dkms=1.24.1-9" in texts(found)
-    # One that no package brought is never fetched.
+    # One that no package installed is never fetched.
     assert packages.driver(host(gaudi_driver={**facts, "broken": "", "driver_version": "1.24.1-9"})) == []
 
 
@@ -350,7 +350,7 @@ def manifest(found: list[Item], folder: Path, now: float = 0) -> dict[str, Any]:
     return report
 
 
-def test_a_second_list_changes_nothing_and_a_third_says_what_is_new(tmp_path: Path) -> None:
+def test_a_second_list_changes_nothing_and_a_third_reports_what_is_new(tmp_path: Path) -> None:
     first = manifest(items(), tmp_path / "bundle")
     assert first["lines"][0].startswith("PROBLEMS (2)")
     assert f"  image vllm:1: {images.NO_DIGEST} (a, b)" in first["lines"]
@@ -368,7 +368,7 @@ def test_a_second_list_changes_nothing_and_a_third_says_what_is_new(tmp_path: Pa
     assert json.loads(third["text"])["made"] == "2001-09-09T01:46:40Z"
 
 
-def test_everything_wrong_is_said_at_once_and_nothing_is_listed(tmp_path: Path) -> None:
+def test_everything_wrong_is_reported_at_once_and_nothing_is_listed(tmp_path: Path) -> None:
     report = bundle_manifest([], ["no facts of gaudi03"], "srv/bundle")
     assert report["errors"] == ["no facts of gaudi03", "bundle 'srv/bundle': must be a folder on the control node"]
     assert report["text"] == "" and report["lines"] == []
@@ -466,9 +466,9 @@ MODULES = {
 PROGRAMS = re.compile(
     r"apt-get|\bpip\b|docker'?,? '?(image'?,? '?)?(build|pull)|\bgit\b|curl|wget|fetch_weights|build_cpu_image"
 )
-# What installs packages again that dpkg was cut off in, or that are broken.
+# What installs packages again that dpkg was interrupted in, or that are broken.
 REPAIRS = "the packages are those of another task here"
-# Tasks that fetch, with the function that lists what they fetch; a text says why a task fetches nothing further.
+# Tasks that fetch, with the function that lists what they fetch; a text is the reason why a task fetches nothing.
 FETCHES: dict[tuple[str, str, str], Callable[[BundleHost], list[Item]] | str] = {
     ("accelerator_network", "apply.yml", "Install | Install the packages"): packages.accelerator_network,
     ("container_runtime", "install.yml", "Install | Install Docker"): packages.container_runtime,
@@ -561,7 +561,7 @@ def flat(tasks: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
 
 
 def fetches(task: Mapping[str, Any]) -> bool:
-    """Tell whether a task may fetch something from outside."""
+    """Return whether a task may fetch something from outside."""
     names = {key.rpartition(".")[2]: value for key, value in task.items()}
     if MODULES & set(names):
         return not any(isinstance(value, dict) and value.get("state") == "absent" for value in names.values())

@@ -92,7 +92,7 @@ def test_changed_missing_and_extra_files_are_named(tmp_path: Path, settings: Set
     (tmp_path / "images/x/c").symlink_to("../y")
     (tmp_path / ".work").mkdir()
     assert verify(tmp_path, signer.fingerprint) == [
-        f"{tmp_path}: .work is there: fetching was cut off; run it again",
+        f"{tmp_path}: .work exists: fetching was interrupted; run it again",
         "images/x/b: is missing",
         "images/y: is extra: the signed list does not have it",
         "images/x/c: is a link, where a file belongs",
@@ -112,7 +112,7 @@ def test_checksums_that_were_written_again_are_no_longer_signed(
     (tmp_path / "key.asc").write_text("no key")
     assert verify(tmp_path, signer.fingerprint) == [f"{tmp_path / 'key.asc'}: is not an armoured key"]
     (tmp_path / SIGNATURE).unlink()
-    assert "has no SHA256SUMS.asc: it is no bundle" in verify(tmp_path, signer.fingerprint)[0]
+    assert "has no SHA256SUMS.asc: it is not a bundle" in verify(tmp_path, signer.fingerprint)[0]
 
 
 def test_a_path_that_leaves_the_folder_is_refused(tmp_path: Path, settings: Settings, signer: Signer) -> None:
@@ -166,7 +166,7 @@ def test_only_what_was_signed_once_is_removed(tmp_path: Path, settings: Settings
     assert verify(tmp_path, signer.fingerprint)[1:] == ["mine: is extra: the signed list does not have it"]
 
 
-def test_what_failed_is_told_and_keeps_what_is_there(tmp_path: Path, settings: Settings, signer: Signer) -> None:
+def test_what_failed_is_reported_and_keeps_what_is_there(tmp_path: Path, settings: Settings, signer: Signer) -> None:
     signed(tmp_path, settings, signer, ["a"])
     found = bundle(tmp_path, settings)
     outcome = Outcome({}, {IMAGE.identity: "no route"})
@@ -224,10 +224,10 @@ def test_what_nobody_can_fetch_is_refused_and_what_moves_unless_allowed(tmp_path
     strict = Settings(key_dir=settings.key_dir)
     assert refusal([moving], strict, tmp_path) == [
         "image debian:12 (control node): no digest",
-        "bundle_allow_unpinned=true fetches what moves as it is today, and notes what that was",
+        "bundle_allow_unpinned=true fetches today's version of what can change, and records which one it is",
     ]
     inside = Settings(key_dir=tmp_path / "b/key")
-    assert "is in the bundle, which would carry its secret key along" in refusal([], inside, tmp_path)[0]
+    assert "is inside the bundle, which would then contain its secret key" in refusal([], inside, tmp_path)[0]
 
 
 def test_a_system_without_sources_and_a_key_that_is_not_here_are_named(tmp_path: Path, settings: Settings) -> None:
@@ -244,7 +244,7 @@ def test_a_system_without_sources_and_a_key_that_is_not_here_are_named(tmp_path:
         in refusal([wheel], settings, tmp_path, systems={"h1": "bsd 1 amd64"})[0]
     )
     strange = Item(**{**vars(DEB), "system": "rocky"})
-    assert "is none of Debian's kind" in refusal([strange], settings, tmp_path)[0]
+    assert "is not a system with Debian packages" in refusal([strange], settings, tmp_path)[0]
 
 
 def test_missing_programs_are_named_with_their_packages(tmp_path: Path, settings: Settings, monkeypatch: Any) -> None:
@@ -258,11 +258,11 @@ def test_missing_programs_are_named_with_their_packages(tmp_path: Path, settings
     }
 
 
-def test_a_pattern_that_is_for_nothing_is_a_slip(tmp_path: Path) -> None:
+def test_a_pattern_that_is_for_nothing_is_a_mistake(tmp_path: Path) -> None:
     left = Settings(leave_out=("package hel*", "image nosuch"))
     assert left.leaves_out(DEB) and not left.leaves_out(IMAGE)
     report = fetch_bundle(tmp_path / "b", Manifest((DEB,)), left, Access())
-    assert report.errors[1:] == ["bundle_leave_out 'image nosuch': is for nothing in the list"]
+    assert report.errors[1:] == ["bundle_leave_out 'image nosuch': matches nothing in the list"]
     assert not (tmp_path / "b").exists()
 
 
@@ -289,7 +289,7 @@ def test_places_of_sources_keep_the_address() -> None:
     assert sources.place_of("git@git.example:a/b.git") == "git.example/a/b.git"
     assert sources.place_of("file:///srv/x.git") == "localhost/srv/x.git"
     for address in ("https://git.example", "https://git.example/../x", "https://u:p@h/a//b"):
-        with pytest.raises(FetchError, match="has no path that a bundle can have"):
+        with pytest.raises(FetchError, match="has no path that a bundle can store"):
             sources.place_of(address)
 
 
@@ -339,7 +339,7 @@ def test_a_package_that_nobody_has_keeps_none_of_the_others(tmp_path: Path, sett
     assert "is not signed" in apt.fetch(bundle(tmp_path / "c", other), [DEB], signer).failed[DEB.identity]
 
 
-def test_a_repository_without_wanted_packages_is_nothing_to_bring() -> None:
+def test_a_repository_without_wanted_packages_is_nothing_to_fetch() -> None:
     place = Item("repository", "https://x", "./", "https://x", DEB.system)
     assert wanted(Manifest((place, DEB)), Settings()) == [place, DEB]
     assert wanted(Manifest((place, DEB)), Settings(leave_out=("package hello*",))) == []
@@ -355,7 +355,7 @@ def test_wheels_are_for_the_python_of_each_host(tmp_path: Path) -> None:
 # ---- logins
 
 
-def test_no_login_or_token_stands_in_what_is_told() -> None:
+def test_no_login_or_token_stands_in_what_is_reported() -> None:
     access = Access(
         origins={"https://***@x/a": "https://bot:s%3Acret@x/a"},
         repositories={"debian 12 amd64": [{"uris": ["http://apt:hidden1@y"]}]},
@@ -440,7 +440,7 @@ def weights_of(folder: Path, source: dict[str, Any], revision: str) -> tuple[Bun
     return bundle(folder, weights=[told]), item
 
 
-def test_weights_of_a_newer_commit_bring_the_difference_alone(
+def test_weights_of_a_newer_commit_fetch_the_difference_alone(
     tmp_path: Path, settings: Settings, signer: Signer
 ) -> None:
     (tmp_path / "hub").mkdir()
@@ -504,7 +504,7 @@ def test_hosts_that_want_other_files_of_the_same_weights_get_all_of_them(tmp_pat
 # ---- git
 
 
-def test_a_git_mirror_is_brought_up_to_date_in_a_copy(tmp_path: Path, settings: Settings) -> None:
+def test_a_git_mirror_is_updated_in_a_copy(tmp_path: Path, settings: Settings) -> None:
     first = outside.git(tmp_path / "x.git")
     work = tmp_path / "x.work"
     address = f"file://{tmp_path}/x.git"

@@ -1,4 +1,4 @@
-"""Sick and excluded cards: what counts as sick, and that no model is placed on them unless somebody says so."""
+"""Sick and excluded cards: what counts as sick, and that no model is placed on them unless someone allows it."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def changed(*pairs: tuple[str, str]) -> CardHealth:
     return judged(card_sections(text)[BUS], "HL-225")
 
 
-def test_a_healthy_card_has_its_numbers_and_nothing_to_say() -> None:
+def test_a_healthy_card_has_its_numbers_and_nothing_to_report() -> None:
     assert changed() == CardHealth("AM50016138", "1.12.1-fw-46.0.5-sec-6")
 
 
@@ -45,13 +45,13 @@ def test_a_healthy_card_has_its_numbers_and_nothing_to_say() -> None:
             "Double Bit ECC          : 32",
             "32 rows of its memory are replaced for double",
         ),
-        ("On Chip 1          :  29 C", "On Chip 1          :  83 C", "its chip has 83 °C, and 83 °C is its limit"),
-        ("Temperature\n", "Temperature\n                Slowdown          : 29 C\n", "29 °C is its limit"),
+        ("On Chip 1          :  29 C", "On Chip 1          :  83 C", "its chip is at 83 °C; its limit is 83 °C"),
+        ("Temperature\n", "Temperature\n                Slowdown          : 29 C\n", "its limit is 29 °C"),
         ("Operational", "In reset", "its module status is In reset"),
         (
             "Slowdown\n                                        : Not Active",
             "Slowdown\n                                        : Active",
-            "slow",
+            "its clock is reduced because of its temperature",
         ),
     ],
 )
@@ -79,7 +79,7 @@ def test_errors_that_nothing_corrected_make_a_card_sick() -> None:
     header = "index, module_id, bus_id, ecc.errors.uncorrected.volatile.total\n"
     assert observed(REPORT, f"{header}0, 0, {BUS}, 0")[0][BUS].sick == ()
     found = observed(REPORT, f"{header}0, 0, {BUS}, 3")[0][BUS]
-    assert found.sick == ("3 memory errors that nothing corrected, since its driver was loaded",)
+    assert found.sick == ("it has 3 uncorrected memory errors since its driver was loaded",)
 
 
 def test_firmware_is_compared_with_the_other_cards_and_with_the_driver() -> None:
@@ -92,14 +92,14 @@ def test_firmware_is_compared_with_the_other_cards_and_with_the_driver() -> None
     found, notes = cards_health(lambda argv: Result(0, text if "-q" in argv else "", ""), cards)
     assert [found[f"0000:4{place}:00.0"].warned for place in range(2)] == [(), ()]
     assert found["0000:42:00.0"].warned == (
-        "its firmware is 1.11.0-fw-45.1.0-sec-6, and that of most cards 1.12.1-fw-46.0.5-sec-6",
-        "its firmware 1.11.0-fw-45.1.0-sec-6 is not of the driver's release 1.12.1",
+        "its firmware is 1.11.0-fw-45.1.0-sec-6; most cards have 1.12.1-fw-46.0.5-sec-6",
+        "its firmware 1.11.0-fw-45.1.0-sec-6 does not belong to the driver's release 1.12.1",
     )
     assert notes == []
 
 
-def test_what_cannot_be_read_is_said() -> None:
-    note = ["the health of cards [0] is not known: hl-smi -q shows nothing of them"]
+def test_what_cannot_be_read_is_reported() -> None:
+    note = ["the health of cards [0] is not known: hl-smi -q does not show it"]
     for given in (("", "", 1), ("x\x1b[0m\n" * 9, "", 0), (":::\n : \n\t[0] AIP\n", "1,2\n", 0)):
         assert observed(*given) == ({BUS: CardHealth()}, note)
 
@@ -152,7 +152,7 @@ def test_a_model_that_names_such_a_card_is_refused() -> None:
     assert "card 3 (serial number S3) is excluded (accelerator_cards_excluded); choose another card" in text_of(found)
 
 
-def test_without_room_the_plan_says_which_cards_are_sick() -> None:
+def test_without_room_the_plan_reports_which_cards_are_sick() -> None:
     found = plan(host({3: SICK, 4: SICK}), model(name="m", tensor_parallel_size=8, module_ids=None))
     assert "6 of them free (held: 3: sick, 4: sick); card 3 (serial number S3), card 4 (serial" in text_of(found)
     assert "accelerator_cards_accepted allows models on them" in text_of(found)
@@ -165,7 +165,7 @@ def test_a_model_on_a_sick_card_stays_and_is_announced() -> None:
     # One that does not run now starts on a healthy card.
     stopped = {"m": {"module_ids": [5], "port": 30001, "active": False}}
     assert cards_of(plan(host({5: SICK}, services=stopped), one())) == [4]
-    # A move that somebody allows for others is no reason to move it.
+    # A move that someone allows for others is no reason to move it.
     assert cards_of(plan(host({5: SICK}, services=running(5)), one(), fleet_move_allowed=True)) == [5]
 
 
@@ -187,7 +187,7 @@ def test_a_model_on_an_excluded_card_is_refused_until_it_may_move() -> None:
     assert len(both["errors"]) == 2
 
 
-def test_slips_in_serial_numbers_are_said() -> None:
+def test_mistakes_in_serial_numbers_are_reported() -> None:
     found = plan(host(), one(), accelerator_cards_excluded=["S55"])
     assert "accelerator_cards_excluded: 'S55' is not a card of this host" in text_of(found)
     assert "it has S0, S1, S2, S3, S4, S5, S6, S7" in text_of(found)
@@ -244,7 +244,7 @@ def test_ports_that_carry_nothing_are_a_warning_in_plan_and_status() -> None:
     values = known(gaudi_host=host(), **facts)
     values |= {"vllm_service_status": [], "preflight_plan": {"models": []}, "vllm_service_health": {}}
     assert fleet_status({"a": values}, ["a"])["hosts"]["a"]["notes"] == lines
-    # A port that is down is what the network's stage brings up.
+    # A port that is down is what the network's stage activates.
     ports[0]["up"] = False
     assert "to other hosts" not in text_of(planned())
     of_role = Wanted.of_role(defaultdict(str, {**facts, "preflight_cards": 0, "preflight_for": []}))

@@ -35,7 +35,7 @@ MANUAL = {
         "qwen3-coder-480b-a35b-instruct-fp8"
     ),
 }
-# What the manual's multimodal commands say beside the model and its address.
+# What the manual's multimodal commands have next to the model and its address.
 MULTIMODAL = {
     "qwen2-vl-7b-instruct": '{"image":5,"video":5}',
     "qwen2-audio-7b-instruct": '{"audio":5}',
@@ -139,7 +139,7 @@ def test_an_entry_has_what_differs_under_the_names_of_the_engines() -> None:
     assert (new["launch_profile"], new["weights"]) == ("plugin", "/data/hf_models/DeepSeek-R1")
     assert "--enable-expert-parallel" in new["args"]
     assert "quantization" not in " ".join(new["args"])
-    # What a user says wins over both, and both folders are looked at before there is a plan.
+    # What a user sets wins over both, and both folders are looked at before there is a plan.
     mine = {**R1, "image": "i", "weights": "/mine", "max_num_seqs": 8}
     (model,) = vllm_plan([mine], gaudi_host(), CATALOG, release="1.24.1")["models"]
     assert (model["weights"], model["max_num_seqs"]) == ("/mine", 8)
@@ -147,7 +147,7 @@ def test_an_entry_has_what_differs_under_the_names_of_the_engines() -> None:
     assert both == ["/data/hf_models/DeepSeek-R1", "/data/hf_models/DeepSeek-R1-G2"]
 
 
-def test_a_mistake_under_an_engines_name_is_told_with_it(tmp_path: Path) -> None:
+def test_a_mistake_under_an_engines_name_is_reported_with_it(tmp_path: Path) -> None:
     (tmp_path / "x.yml").write_text("weights: /x\nplugin: {max_num_seq: 3}\nvllm: 7\n", encoding="utf-8")
     with pytest.raises(InputError) as raised:
         model_catalog([str(tmp_path)])
@@ -185,7 +185,7 @@ def test_a_bad_entry_is_named_with_its_file(tmp_path: Path, text: str, message: 
     assert message in str(raised.value)
 
 
-def test_everything_wrong_with_a_catalog_is_said_at_once(tmp_path: Path) -> None:
+def test_everything_wrong_with_a_catalog_is_reported_at_once(tmp_path: Path) -> None:
     (tmp_path / "a.yml").write_text("weights: w\nmax_num_seqs: many\nname: a")
     (tmp_path / "b.yml").write_text("a: [")
     (tmp_path / "c.yml").write_bytes(b"weights: /\xe9")
@@ -224,7 +224,7 @@ def test_a_later_folder_wins(tmp_path: Path) -> None:
         model_catalog(["/nowhere"])
 
 
-def test_the_page_of_migration_says_what_plans_say() -> None:
+def test_the_page_of_migration_reports_what_plans_report() -> None:
     page = (Path(__file__).parents[2] / "docs/guides/migrating.md").read_text(encoding="utf-8")
     rows = [line.strip("|").split("|") for line in page.partition("## Model by model")[2].splitlines() if "|" in line]
     told = {name.strip(): cells[1:3] for cells in rows[2:] for name in cells[0].split(",")}

@@ -42,7 +42,7 @@ def test_bytes_are_those_of_the_architecture(name: str) -> None:
 
 
 def shared_experts(config: Config) -> int:
-    """Return how many experts every token takes; some configurations say their width alone."""
+    """Return how many experts every token takes; some configurations report their width alone."""
     said = config.get("n_shared_experts") or config.get("num_shared_expert") or config.get("moe_num_shared_experts")
     width = config.get("shared_intermediate_size") or config.get("shared_expert_intermediate_size")
     each = config.get("moe_intermediate_size") or config["intermediate_size"]
@@ -105,7 +105,7 @@ def after_attention(config: Config, layer: int, matrices: int, shared: int) -> i
 
 
 def vision(config: Config) -> int:
-    """Return the parameters of what sees: its blocks, and what brings its outputs to the text model."""
+    """Return the parameters of what sees: its blocks, and what passes its outputs to the text model."""
     seen = config.get("vision_config")
     if not seen:
         return 0

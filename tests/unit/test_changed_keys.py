@@ -97,7 +97,7 @@ def test_every_key_changed_alone_is_carried_out(engine: str) -> None:
         left = service.vllm_service_changes([after], state, files, SUPERVISOR)
         lines = vllm_plan_changes([after], services)
         if all(after[part] == before[part] for part in LAUNCH):
-            # Nothing of it reaches the server, and the plan says so.
+            # Nothing of it reaches the server, and the plan reports it.
             assert any(key in warning for warning in after["warnings"]), key
             assert (lines, left["restart"]) == ([], []), key
             continue

@@ -1,4 +1,4 @@
-"""The Chinese pages say what the English ones say: the same headings, commands, keys and tables."""
+"""The Chinese pages have what the English ones have: the same headings, commands, keys and tables."""
 
 from __future__ import annotations
 

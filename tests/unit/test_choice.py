@@ -98,7 +98,7 @@ def test_hosts_that_serve_a_model_keep_it() -> None:
     plan = plan_of(variables)
     assert served(plan) == ["gpu02", "gpu03"]
     assert [plan["hosts"][name]["changes"] for name in NAMES] == [[], [], [], []]
-    # Whatever else their hosts lack: an error says it, and nothing moves.
+    # Whatever else their hosts lack: an error reports it, and nothing moves.
     variables["gpu02"]["gaudi_host"]["weights"] = {"/m": None}
     found = [one["message"] for one in plan_of(variables)["errors"]]
     assert any(one.startswith("gpu02: model big: weights") for one in found), found

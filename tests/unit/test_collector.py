@@ -171,7 +171,7 @@ def test_ports_are_read_seldom(tmp_path: Path, program: ModuleType, monkeypatch:
     assert sorted(asked()) == ["link", "link", "ports", "ports"]
 
 
-def test_an_answer_that_says_nothing_is_asked_for_again(tmp_path: Path, program: ModuleType) -> None:
+def test_an_answer_that_reports_nothing_is_asked_for_again(tmp_path: Path, program: ModuleType) -> None:
     host, _ = gaudi(tmp_path)
     real = (tmp_path / "bin/hl-smi").read_text(encoding="utf-8")
     host.program("hl-smi", "if words[0] == '-n': sys.exit('the driver is busy')" + real.split("sys.exit(2)\n")[1])
@@ -457,7 +457,7 @@ def test_states_of_a_model(
     assert of(found, "model_state", model="qwq") == {one: int(one == state) for one in STATES}
 
 
-def test_what_a_supervisor_says_is_what_the_collector_knows(
+def test_what_a_supervisor_reports_is_what_the_collector_knows(
     program: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     supervisor = load_program(ROOT / "roles/vllm_service/files" / SUPERVISOR.name)
@@ -640,7 +640,7 @@ def test_journal_of_the_plugin_whose_workers_print_each_line(host: CollectorHost
     assert of(found, "model_warmup_seconds", model="qwq") == 61
     assert of(found, "model_warmup_graphs", model="qwq") == 3 + 4
     assert of(found, "model_unwarmed_shapes_total", model="qwq") == {"prompt": 1, "decode": 1}
-    # Each new shape is seen, whoever prints it first.
+    # Each new shape is seen, no matter what prints it first.
     tell(host, unwarmed("'decode', 8, 1, 512"))
     assert of(host.collect(program), "model_unwarmed_shapes_total", model="qwq", phase="decode") == 2
     # Of a server whose rank stands in the line, or with a phase of a later version.
@@ -661,7 +661,7 @@ def test_journal_of_upstream(host: CollectorHost, program: ModuleType) -> None:
     found = host.collect(program)
     assert of(found, "model_kv_blocks", model="qwq") == 100_000
     assert of(found, "model_warmup_seconds", model="qwq") == 2.73
-    # Nothing there tells of shapes.
+    # Nothing there reports shapes.
     assert of(found, "model_unwarmed_shapes_total", model="qwq") is None
     assert of(found, "model_warmup_graphs", model="qwq") is None
 
@@ -684,7 +684,7 @@ def test_only_new_lines_are_read(host: CollectorHost, program: ModuleType) -> No
     assert [call[6] for call in host.calls() if call[0] == "journalctl"] == [cursor] * 2
 
 
-def test_another_container_begins_anew_and_another_supervisor_does_not(
+def test_another_container_begins_again_and_another_supervisor_does_not(
     host: CollectorHost, program: ModuleType
 ) -> None:
     tell(host, FORK)
@@ -751,7 +751,7 @@ def test_a_collector_that_was_killed_loses_and_doubles_nothing(host: CollectorHo
     assert of(host.collect(program), "model_unwarmed_shapes_total", model="qwq") == {"prompt": 1, "decode": 2}
 
 
-def test_a_place_that_has_gone_from_the_journal_is_looked_for_anew(host: CollectorHost, program: ModuleType) -> None:
+def test_a_place_that_has_gone_from_the_journal_is_looked_for_again(host: CollectorHost, program: ModuleType) -> None:
     tell(host, [*FORK[:8], (30.1, FORK[1][1]), (30.2, FORK[8][1])])
     host.collect(program)
     host.state["faults"]["cursor"] = True
@@ -767,7 +767,7 @@ def test_a_place_that_has_gone_from_the_journal_is_looked_for_anew(host: Collect
     assert of(found, "model_kv_blocks", model="qwq") == 2816
 
 
-def test_what_another_version_has_kept_begins_anew(host: CollectorHost, program: ModuleType) -> None:
+def test_what_another_version_has_kept_begins_again(host: CollectorHost, program: ModuleType) -> None:
     tell(host, FORK)
     path = host.root / "var/lib/gaudi-serve/metrics/qwq.journal"
     host.collect(program)
@@ -780,7 +780,7 @@ def test_what_another_version_has_kept_begins_anew(host: CollectorHost, program:
 
 def test_what_is_no_text_and_no_entry_is_passed_over(host: CollectorHost, program: ModuleType) -> None:
     host.state["journal"]["qwq"] = [(BEGIN + 1, None), (BEGIN + 2, [98, 255]), (BEGIN + 3, "x" * 100_000)]
-    # What was said of the container before, in the second of the start.
+    # What was reported of the container before, in the second of the start.
     host.state["journal"]["qwq"].insert(0, (BEGIN - 0.2, FORK[-1][1]))
     tell(host, FORK[:10])
     found = host.collect(program)
@@ -788,7 +788,7 @@ def test_what_is_no_text_and_no_entry_is_passed_over(host: CollectorHost, progra
     assert of(found, "model_warmup_graphs", model="qwq") == 6
 
 
-def test_shapes_that_are_told_apart_are_bounded(
+def test_shapes_that_are_reported_apart_are_bounded(
     host: CollectorHost, program: ModuleType, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(program, "MOST_SHAPES", 3)
@@ -1021,7 +1021,7 @@ def test_program_and_table_name_the_same_metrics(everything: list[CollectorHost]
     assert written == {one.name for one in METRICS if not one.name.startswith("gaudi_serve_fleet_")}
 
 
-def test_promtool_has_nothing_to_say(everything: list[CollectorHost]) -> None:
+def test_promtool_has_nothing_to_report(everything: list[CollectorHost]) -> None:
     promtool = tool("promtool")
     for host in everything:
         texts = host.texts()

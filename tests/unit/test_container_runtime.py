@@ -91,7 +91,7 @@ def test_a_data_root_is_a_path_and_its_last_slash_means_nothing() -> None:
     assert json.loads(merged(None, data_root="/data/docker/"))["data-root"] == "/data/docker"
     with pytest.raises(InputError) as problem:
         merged(None, data_root="data")
-    assert str(problem.value) == "gaudi01: container_runtime_data_root: 'data': an absolute path"
+    assert str(problem.value) == "gaudi01: container_runtime_data_root: 'data': must be an absolute path"
 
 
 @pytest.mark.parametrize(
@@ -275,7 +275,7 @@ def test_a_value_with_which_servers_start_is_left(text: str) -> None:
     assert runtime.container_runtime_notes(live(habana_config=text)) == []
 
 
-def test_uverbs_that_an_owner_has_switched_off_are_told() -> None:
+def test_uverbs_that_an_owner_has_switched_off_are_reported() -> None:
     state = live(habana_config="Mount_Uverbs = false\n")
     assert refusal(state) == []
     assert runtime.container_runtime_notes(state) == [
@@ -312,7 +312,7 @@ def test_programs_of_the_runtime_as_the_host_has_them(tmp_path: Path) -> None:
         "habana_programs": {"habana-container-hook": True, "habana-container-cli": False},
         "habana_problem": "ERROR: toml: no",
     }
-    # Where its owner says that it lies elsewhere, nobody looks for it.
+    # Where its owner reports that it lies elsewhere, nobody looks for it.
     config.parent.mkdir(parents=True)
     config.write_text("[Habana-Container-CLI]\n#path = 'a'\nPath = '/opt/cli'\n", encoding="ascii")
     assert device_runtime(RUNTIME, root=str(tmp_path))["habana_programs"]["habana-container-cli"]
@@ -350,13 +350,13 @@ def test_packages() -> None:
     assert "install_habana" not in due(live(packages={"docker.io": "1"}), habana=False)
 
 
-def test_habana_as_the_default_runtime_is_told() -> None:
+def test_habana_as_the_default_runtime_is_reported() -> None:
     assert runtime.container_runtime_notes(live()) == []
     info = {**live()["info"], "default_runtime": "habana"}
     assert "habana is the engine's default runtime" in runtime.container_runtime_notes(live(info=info))[0]
 
 
-def test_an_engine_that_was_there_and_is_not_the_vendors_is_told() -> None:
+def test_an_engine_that_was_there_and_is_not_the_vendors_is_reported() -> None:
     assert "stays" in runtime.container_runtime_notes(live(), "vendor")[0]
     assert runtime.container_runtime_notes(live(packages={"docker-ce": "27"}), "vendor") == []
     assert runtime.container_runtime_notes(live(packages={}, info=None), "vendor") == []
@@ -369,10 +369,10 @@ def test_an_engine_from_no_package_stays_and_an_interrupted_one_is_finished() ->
 
 
 def test_what_dpkg_was_cut_off_in_is_finished_also_where_the_engine_is_whole() -> None:
-    assert due(live(interrupted=["runc"])) == {"repair": ["dpkg was cut off in runc"]}
+    assert due(live(interrupted=["runc"])) == {"repair": ["dpkg was interrupted in runc"]}
     # Half unpacked, it must be installed again, which dpkg alone cannot.
     assert due(live(interrupted=["apparmor"]), packages=["docker.io", "apparmor"]) == {
-        "repair": ["dpkg was cut off in apparmor"],
+        "repair": ["dpkg was interrupted in apparmor"],
         "install_engine": ["install docker.io, apparmor"],
     }
     vendors = live(packages={**live()["packages"], "docker-ce": "27"}, interrupted=["apparmor"])
@@ -385,7 +385,7 @@ def test_an_engine_that_is_only_not_enabled_is_not_restarted() -> None:
 
 
 PROXIED = {"proxies": "P", "proxies_dropin": "U", "proxies_marker": "M2"}
-OTHERS = ["proxies: the running engine was started with others"]
+OTHERS = ["the running engine was started with other proxies"]
 
 
 def with_files(env: str, running: str | None) -> dict[str, Any]:
@@ -434,16 +434,16 @@ def test_an_engine_with_running_containers_is_not_moved() -> None:
     assert refusal(live(), data_root="/data/docker") == []
     assert refusal(live(info=None), data_root="/data/docker") == []
     assert refusal(busy, data_root="/data/docker") == [
-        "gaudi01: container_runtime_data_root: '/data/docker': 2 containers run from /var/lib/docker, and an engine "
-        "that has moved no longer knows them; stop them first, or leave the variable empty"
+        "gaudi01: container_runtime_data_root: '/data/docker': 2 containers run from /var/lib/docker, and the engine "
+        "loses them when its data root moves; stop them first, or leave the variable empty"
     ]
 
 
 @pytest.mark.parametrize("state", ["active", "pending", "locked", "error", "not running"])
 def test_an_engine_of_a_swarm_gets_no_live_restore(state: str) -> None:
     assert refusal(live(swarm=state)) == [
-        f"gaudi01: container_runtime_live_restore: true: the engine belongs to a swarm ({state}), and with "
-        "live-restore it does not start there; set container_runtime_live_restore: false, or leave the swarm"
+        f"gaudi01: container_runtime_live_restore: true: the engine belongs to a swarm ({state}), and in a "
+        "swarm it does not start with live-restore; set container_runtime_live_restore: false, or leave the swarm"
     ]
     assert refusal(live(swarm=state), live_restore=False) == []
     assert refusal(live(swarm="inactive")) == refusal(live(swarm=None)) == []
@@ -468,7 +468,7 @@ def unit(tmp_path: Path, line: str, dropin: str, environment: str = "") -> dict[
             f"{{ path=/usr/sbin/dockerd ; argv[]={line} ; ignore_errors=no ; start_time=[n/a] ; stop_time=[n/a] ; "
             "pid=0 ; code=(null) ; status=0/0 }"
         ],
-        "Environment": ["'A=x y' TOLD=--live-restore"],
+        "Environment": ["'A=x y' OPTS=--live-restore"],
         "EnvironmentFiles": [f"{tmp_path}/docker (ignore_errors=yes)"],
         "FragmentPath": [f"{tmp_path}/docker.service"],
         "DropInPaths": [f"{tmp_path}/own.conf"],
@@ -482,7 +482,7 @@ def unit(tmp_path: Path, line: str, dropin: str, environment: str = "") -> dict[
         ("dockerd --live-restore=false", "--live-restore=false", "", "live-restore", "false", "own.conf"),
         ("dockerd $DOCKER_OPTS", "", 'DOCKER_OPTS="--data-root /data -D"\n', "data-root", "/data", "docker"),
         ("dockerd ${DOCKER_OPTS}", "", "#A=\nDOCKER_OPTS=--data-root=/data\n", "data-root", "/data", "docker"),
-        ("dockerd $TOLD", "Environment=TOLD=--live-restore", "", "live-restore", "true", "own.conf"),
+        ("dockerd $OPTS", "Environment=OPTS=--live-restore", "", "live-restore", "true", "own.conf"),
         ("dockerd --add-runtime habana=/opt/h", "", "", "add-runtime", "habana=/opt/h", None),
         ("dockerd --config-file /etc/d.json", "# --config-file\n", "", "config-file", "/etc/d.json", None),
     ],
@@ -533,10 +533,10 @@ def test_an_engine_that_reads_another_file_is_refused() -> None:
 
 def test_other_input_that_is_refused() -> None:
     assert refusal(live(), habana_repository={"uris": ["https://example.net"]}) == [
-        "gaudi01: container_runtime_habana_repository: suites must be given"
+        "gaudi01: container_runtime_habana_repository: suites must be set"
     ]
     assert refusal(live(), http_proxy="http://a\nINJECTED=1") == [
-        "gaudi01: container_runtime_http_proxy: one line, it has more"
+        "gaudi01: container_runtime_http_proxy: must be one line; it has several"
     ]
 
 
@@ -578,7 +578,7 @@ def test_names_of_devices_by_cdi_are_a_feature_beside_the_owner_s() -> None:
 
 def test_an_engine_that_takes_no_cdi_names_yet_is_restarted() -> None:
     restart = runtime.container_runtime_changes(live(), wanted(cdi=True))["restart"]
-    assert restart == ["features: the running engine takes no names of devices by CDI"]
+    assert restart == ["features: the running engine accepts no CDI device names"]
     knows = live(info={**live()["info"], "cdi": True})
     assert runtime.container_runtime_changes(knows, wanted(cdi=True))["restart"] == []
 

@@ -1,4 +1,4 @@
-"""The archive of the CPU image, of which no engine has seen the largest layer, and how progress is told meanwhile."""
+"""The archive of the CPU image, of which no engine has seen the largest layer, and how progress is shown meanwhile."""
 
 from __future__ import annotations
 

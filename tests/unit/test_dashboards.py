@@ -43,7 +43,7 @@ def test_the_files_are_what_the_script_writes() -> None:
 
 
 def overlap(one: dict[str, int], other: dict[str, int]) -> bool:
-    """Tell whether two panels lie on each other."""
+    """Return whether two panels lie on each other."""
     return all(
         one[at] < other[at] + other[size] and other[at] < one[at] + one[size] for at, size in (("x", "w"), ("y", "h"))
     )

@@ -59,7 +59,7 @@ PINNED: dict[str, str] = json.loads((Path(__file__).parent / "golden/digests.jso
 
 
 def of_catalog(entry: str) -> str:
-    """Return the digest of a model that says no more than its catalog entry."""
+    """Return the digest of a model that has no more than its catalog entry."""
     of_plugin = [engine for engine in ENGINES if engine in CATALOG[entry]] == ["plugin"]
     device, release = ("HL-325L", "1.24.1") if of_plugin else ("HL-225", "1.21.3")
     host = gaudi_host(device_name=device, weights={})
@@ -72,7 +72,7 @@ def of_catalog(entry: str) -> str:
 
 @pytest.mark.parametrize("entry", CATALOG)
 def test_the_digest_of_every_catalog_model_is_this(entry: str) -> None:
-    # A version that changes one restarts that model everywhere: it must mean to, and say so in the changelog.
+    # A version that changes one restarts that model everywhere: it must be intended, and named in the changelog.
     assert of_catalog(entry) == PINNED[entry]
 
 
@@ -86,7 +86,7 @@ def only(profile: str, wish: dict[str, Any], **host: Any) -> dict[str, Any]:
 
 
 def in_order(wish: Any) -> Any:
-    """Return a wish as AWX gives it."""
+    """Return a request as AWX gives it."""
     return {key: in_order(value) for key, value in sorted(wish.items())} if isinstance(wish, dict) else wish
 
 

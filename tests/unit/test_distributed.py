@@ -205,7 +205,7 @@ def test_an_entry_that_fits_on_no_host_may_fit_on_two() -> None:
     assert not any("together" in one for one in vllm_fleet_plan(variables, HOSTS, [])["warnings"])
 
 
-def test_the_plugin_needs_a_word_and_profiles_of_one_host_say_so() -> None:
+def test_the_plugin_needs_a_word_and_profiles_of_one_host_report_so() -> None:
     entry = {**ENTRY, "tensor_parallel_size": 16}
     variables = hostvars(entry, platform="gaudi")
     (first, *_) = [one for one in errors(vllm_fleet_plan(variables, HOSTS, [])) if "experimental" in one]
@@ -416,7 +416,7 @@ def test_every_change_of_one_part_restarts_all() -> None:
     ):
         after = [one["digest"] for one in parts(planned({**entry, **changed}, **facts))]
         assert not set(before) & set(after), changed
-    # What says nothing of the launch restarts nothing.
+    # What has nothing about the launch restarts nothing.
     facts = {"gaudi02": {"networks": [{"interface": "eth9", "address": "10.0.0.2", "prefix": 24, "mtu": 1500}]}}
     assert [one["digest"] for one in parts(planned(entry, **facts))] == before
     assert [one["digest"] for one in parts(planned({**entry, "start_timeout_s": 99}))] == before
@@ -471,7 +471,7 @@ def test_people_read_one_model_with_its_hosts() -> None:
     ], rows
 
 
-def test_a_change_on_another_host_says_so() -> None:
+def test_a_change_on_another_host_reports_it() -> None:
     entry = {**ENTRY, "tensor_parallel_size": 2}
     live = {host: {"services": live_of(planned(entry)["hosts"][host])} for host in HOSTS}
     assert [planned(entry, **live)["hosts"][host]["changes"] for host in HOSTS] == [[], []]
@@ -565,11 +565,11 @@ def test_a_model_whose_plan_is_wrong_is_not_taken_for_one_that_nobody_wants() ->
     known = {"gaudi_services": services, "vllm_service_secrets": {}, "vllm_service_plan": plan}
     found = STAGE.pending(Given("gaudi01", known))
     assert found.changes["remove"] == ["old"]
-    assert not any("model big: is there, but not planned" in one for one in found.drift)
-    assert any("model old: is there, but not planned" in one for one in found.drift)
+    assert not any("model big: exists, but is not planned" in one for one in found.drift)
+    assert any("model old: exists, but is not planned" in one for one in found.drift)
 
 
-def test_a_reset_of_one_host_says_that_the_model_ends_on_all() -> None:
+def test_a_reset_of_one_host_reports_that_the_model_ends_on_all() -> None:
     head, _ = parts(planned({**ENTRY, "tensor_parallel_size": 2}))
     launch = live_of({"models": [head]})["big"]["launch"]
     units = {"big": {"container": None, "launch": launch}, "own": {"container": None, "launch": {}}}
@@ -682,6 +682,6 @@ def test_status_counts_the_restarts_of_a_group_at_its_head() -> None:
         "gaudi01: model big: 2 restarts since its unit was started; last at 2023-11-14 22:13 UTC: gaudi01: the server "
         "ended with status 137"
     ]
-    # Its head was not read: each host says its own.
+    # Its head was not read: each host reports its own.
     alone = fleet_status(variables, HOSTS[1:])
     assert alone["hosts"]["gaudi02"]["models"][0]["restarts"] == 5

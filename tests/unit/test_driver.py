@@ -124,15 +124,15 @@ def test_a_package_of_which_only_the_settings_are_left_is_none(monkeypatch: pyte
 @pytest.mark.parametrize(
     ("requested", "message"),
     [
-        ({"release": "1.21"}, "g: driver_release '1.21': a quoted release such as '1.24.1'"),
-        ({"version": "1.22.0-1"}, "g: driver_version 1.22.0-1: is not of driver_release 1.21.3"),
+        ({"release": "1.21"}, "g: driver_release '1.21': must be a quoted release such as '1.24.1'"),
+        ({"version": "1.22.0-1"}, "g: driver_version 1.22.0-1: does not belong to driver_release 1.21.3"),
         (
             {"release": "1.23.0"},
             "g: apt knows no habanalabs-dkms of release 1.23.0; it knows 1.22.0-100, 1.21.3-57, 1.21.3-9",
         ),
     ],
 )
-def test_wishes_that_cannot_be(requested: dict[str, Any], message: str) -> None:
+def test_requests_that_cannot_be(requested: dict[str, Any], message: str) -> None:
     assert refused(live(None), **requested) == [message]
 
 

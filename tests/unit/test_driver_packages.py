@@ -1,4 +1,4 @@
-"""Drivers whose packages go by their own version: what is brought, held, started and replaced, and what is refused."""
+"""Drivers with packages of their own version: what is installed, held, started, replaced and refused."""
 
 from __future__ import annotations
 
@@ -111,7 +111,7 @@ def test_packages_that_need_each_other_are_replaced_together() -> None:
     assert changes("580", names=names, offered=offered).unhold == ()
 
 
-def test_a_driver_that_no_package_brought_is_left_alone() -> None:
+def test_a_driver_that_no_package_fetched_is_left_alone() -> None:
     found = changes(names={})
     assert found.foreign and not found.due
     assert changes("590", names={}).foreign and not changes("590", names={}).due
@@ -120,7 +120,7 @@ def test_a_driver_that_no_package_brought_is_left_alone() -> None:
     assert changes(driver=rocm.DRIVER, **kernel) == Changes()
 
 
-def test_amds_packages_are_held_and_brought_where_a_version_is_said() -> None:
+def test_amds_packages_are_held_and_fetched_where_a_version_is_reported() -> None:
     version = "1:6.14.14.30300100-2238411.24.04"
     kernel = {"names": {}, "loaded": "", "modules": ["amdgpu"], "services": {}, "offered": {"amdgpu-dkms": [version]}}
     assert changes("6.14.14", rocm.DRIVER, **kernel).install == (f"amdgpu-dkms={version}",)
@@ -156,7 +156,7 @@ def test_a_driver_without_a_desktop_is_held_as_any(names: tuple[str, ...]) -> No
     assert changes("580", **loose).install == ()
     other = changes("570", **loose)
     assert other.replaces and other.install == ("nvidia-driver-570-server-open=570.195.03-0ubuntu0.24.04.1",)
-    # It is none of a driver that an installer has brought later, nor is it gone where nothing is loaded.
+    # It is none of a driver that an installer has installed later, nor is it gone where nothing is loaded.
     assert changes(**loose, loaded="590.44.01").foreign
     assert changes("570", **loose, loaded=None).replaces
 
@@ -170,7 +170,7 @@ def test_another_version_comes_from_where_the_driver_came_from() -> None:
     assert changes("570", names={"cuda-drivers": "580.95.05-1"}).install[0].startswith("nvidia-driver-570-server-open")
 
 
-def test_what_an_old_name_says_is_gaudis_alone() -> None:
+def test_what_an_old_name_reports_is_gaudis_alone() -> None:
     """A fleet of several vendors may have it for all its hosts."""
     old = {"version": "1.21.3-57", "optional_packages": ["habanalabs-qual"], "modules": ["habanalabs_compat"]}
     old |= {"repository": {"uris": ["https://vault.habana.ai/x"], "suites": ["jammy"]}}
@@ -178,7 +178,7 @@ def test_what_an_old_name_says_is_gaudis_alone() -> None:
     assert asked(driver=facts(), **both) == asked(driver=facts())
     bare = facts({}, None, modules=[], services={}, offered={})
     assert asked(driver=bare, **both).refusal == asked(driver=bare).refusal != []
-    # What a host says by the present name counts there.
+    # What a host sets under the present name counts there.
     said = {**both, "driver_version": "570"}
     assert asked(driver=facts(), **said).refusal == asked(driver=facts(), driver_version="570").refusal != []
 
@@ -207,7 +207,7 @@ def test_a_module_that_uses_the_drivers_is_refused_before_a_model_stops() -> Non
     used = facts(used_by=["gdrdrv"])
     assert asked(driver=used).refusal == []
     found = asked(driver=used, driver_version="580.105.08", driver_upgrade_allowed=True)
-    assert found.refusal == ["g: module gdrdrv uses the driver's; unload it first"] and found.stops == []
+    assert found.refusal == ["g: kernel module gdrdrv uses the driver's modules; unload it first"] and found.stops == []
 
 
 REPOSITORY = {"uris": ["https://user:secret@mirror.example/cuda"], "suites": ["/"]}
@@ -217,7 +217,7 @@ ADDED = ["https://mirror.example/cuda"]
 def test_a_bare_host_gets_the_repository_before_anybody_knows_what_it_has() -> None:
     bare = facts({}, None, modules=[], services={}, offered={})
     found = asked(driver=bare, driver_repository=REPOSITORY)
-    assert found.refusal == [] and found.due == ["the source of packages of driver 580 is not there"]
+    assert found.refusal == [] and found.due == ["the package source of driver 580 is missing"]
     assert found.changes["fetch"] and found.changes["install"] == [] and found.stops == []
     # When it is there, it is asked as any.
     known = asked(driver={**bare, "source": ADDED, "offered": OFFERED}, driver_repository=REPOSITORY)
@@ -233,10 +233,10 @@ def test_a_repository_is_added_for_what_is_missing_alone() -> None:
     assert not asked(driver=facts(), driver_repository=REPOSITORY).changes["due"]
     manager = asked(driver=facts(needs_companion=True, offered={}), driver_repository=REPOSITORY)
     assert manager.refusal == [] and manager.stops == []
-    assert manager.due == ["the source of packages of driver 580.95.05 is not there"]
+    assert manager.due == ["the package source of driver 580.95.05 is missing"]
     nouveau = facts({}, None, modules=["nouveau"], services={}, offered={})
     (text,) = asked(driver=nouveau, driver_repository=REPOSITORY).refusal
-    assert text.startswith("g: module nouveau holds the cards")
+    assert text.startswith("g: module nouveau uses the cards")
 
 
 def test_a_repository_for_another_version_is_added_with_leave_alone() -> None:
@@ -270,7 +270,7 @@ def test_switches_get_the_manager_of_exactly_the_drivers_version() -> None:
 
 def test_the_daemon_runs_where_it_is_there() -> None:
     idle = STAYS | {"nvidia-persistenced": {"there": True, "runs": False, "enabled": True}}
-    assert changes(services=idle).lines == ["service nvidia-persistenced does not run, or not after a boot"]
+    assert changes(services=idle).lines == ["service nvidia-persistenced does not run, or does not start at boot"]
     assert changes(services={}).start == ()
 
 
@@ -300,7 +300,7 @@ def test_replacing_a_driver_needs_leave_and_announces_what_stops() -> None:
     assert loose.stops == [] and loose.refusal == [] and len(loose.due) == 3
 
 
-def test_a_stranger_on_a_card_is_in_the_way() -> None:
+def test_a_foreign_program_on_a_card_is_in_the_way() -> None:
     host = {"accelerator": "cuda", "services": {}}
     host["modules"] = [{"module_id": 1, "in_use": True, "held_by": "python3 (pid 7)"}]
     found = asked(driver=facts(), driver_version="580.105.08", driver_upgrade_allowed=True, gaudi_host=host)
@@ -309,9 +309,7 @@ def test_a_stranger_on_a_card_is_in_the_way() -> None:
 
 def test_another_driver_than_the_installers_is_refused_with_the_way_out() -> None:
     (text,) = asked(driver=facts(names={}), driver_version="590").refusal
-    assert text.startswith(
-        "g: driver 580.95.05 is loaded, which no package installed, and driver_version is 590: remove"
-    )
+    assert text.startswith("g: no package installed the loaded driver 580.95.05, and driver_version is 590: remove")
     kept = asked(driver=facts(names={}))
     assert kept.refusal == [] and kept.notes == [
         "driver 580.95.05: no package installed it, so its version is not held"
@@ -321,7 +319,7 @@ def test_another_driver_than_the_installers_is_refused_with_the_way_out() -> Non
 def test_nouveau_on_the_cards_needs_a_reboot() -> None:
     bare = facts({}, None, modules=["nouveau"], services={})
     (text,) = asked(driver=bare).refusal
-    assert text.startswith("g: module nouveau holds the cards, and goes by a reboot alone: add modprobe.blacklist=nou")
+    assert text.startswith("g: module nouveau uses the cards, and only a reboot removes it: add modprobe.blacklist=nou")
 
 
 def test_a_host_that_is_not_managed_is_only_looked_at() -> None:

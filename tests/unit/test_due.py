@@ -56,7 +56,7 @@ def test_a_host_without_a_task_is_left_alone_but_for_what_it_serves_still() -> N
         (None, ["host_tuning"], ["all"], ["left_alone"]),
         (None, None, ["host"], ["left_alone"]),
         ([], None, ["all"], ["left_alone"]),
-        # Who names stages of a host whose models are said to be none prepares it.
+        # Who names stages of a host whose models are set to none prepares it.
         ([], ["host_tuning"], ["all"], ["host_tuning"]),
         ([], None, ["host"], ["host_tuning"]),
     ):
@@ -93,7 +93,7 @@ def test_a_tag_that_no_stage_has_is_refused() -> None:
 def test_stages_run_from_the_first_that_is_due_on() -> None:
     nothing: dict[str, Any] = {f"{role}_due": [] for role in EVERY}
     assert StageChanges.of(nothing, EVERY).roles(EVERY) == []
-    due = {**nothing, "vllm_image_due": ["bring x"]}
+    due = {**nothing, "vllm_image_due": ["install x"]}
     assert StageChanges.of(due, EVERY).roles(EVERY) == EVERY[EVERY.index("vllm_image") :]
     assert StageChanges.of(due, ["host_tuning", "vllm_image"]).roles(["host_tuning", "vllm_image"]) == ["vllm_image"]
     # Hosts wait for each other in these.
@@ -147,7 +147,7 @@ def test_a_model_is_down_for_its_stage_and_its_start() -> None:
     assert minutes(**due, host_tuning_due=["x"], host_tuning_reboots=True) == reboot
 
 
-def test_lines_say_what_differs_what_becomes_of_the_models_and_what_is_down() -> None:
+def test_lines_report_what_differs_what_becomes_of_the_models_and_what_is_down() -> None:
     changes = {"restart": [], "remove": ["old"], "stop": []}
     due = {"vllm_service_due": ["remove old"], "vllm_service_stops": changes, "host_tuning_due": ["cpu0: a -> b"]}
     assert pending_lines(known(**due), EVERY) == [
@@ -158,7 +158,7 @@ def test_lines_say_what_differs_what_becomes_of_the_models_and_what_is_down() ->
     assert pending_lines(known(vllm_service_due=["write x"], vllm_service_stops={}), ["host_tuning"]) == []
 
 
-def test_the_plan_of_a_live_host_tells_all_that_a_run_would_do() -> None:
+def test_the_plan_of_a_live_host_reports_all_that_a_run_would_do() -> None:
     told = {
         "host_tuning_due": ["cpu0: a -> b"],
         "host_tuning_reboots": True,

@@ -98,7 +98,7 @@ def host_of(platform: str, **more: Any) -> dict[str, Any]:
 
 
 def wish(engine: str, **more: Any) -> dict[str, Any]:
-    """Return a model that says no more than it must."""
+    """Return a model that has no more than it must."""
     second = {"task": "embed", "shares_card_with": [{"name": "n", "weights": "/m/y", "task": "score"}]}
     several = second if engine in ENGINES and ENGINES[engine].share else {}
     return {"name": "m", "weights": "/m/x", "image": "vllm:1", "launch_profile": engine, **several, **more}
@@ -136,7 +136,7 @@ def test_a_plan_has_all_that_a_container_needs(engine: str) -> None:
 
 
 @engines
-def test_the_same_wish_is_the_same_launch_whatever_its_order_and_once_it_serves(engine: str) -> None:
+def test_the_same_request_is_the_same_launch_whatever_its_order_and_once_it_serves(engine: str) -> None:
     (one,) = plan_of(engine)["models"]
     platform = ENGINES[engine].platforms[0]
     turned = dict(reversed(wish(engine, seed=2).items()))
@@ -195,7 +195,7 @@ def test_a_host_that_lacks_what_it_reads_is_refused_by_name(engine: str) -> None
 
 @engines
 @pytest.mark.parametrize("platform", [*(name for name, one in PLATFORMS.items() if not one.refused), "abacus"])
-def test_a_platform_that_it_does_not_serve_is_told_with_what_is_served_there(engine: str, platform: str) -> None:
+def test_a_platform_that_it_does_not_serve_is_reported_with_what_is_served_there(engine: str, platform: str) -> None:
     errors = vllm_plan([wish(engine)], host_of(platform), host_name="g", release=release_of(engine))["errors"]
     if ENGINES[engine].serves(PLATFORMS[platform]):
         assert errors == []
@@ -207,7 +207,7 @@ def test_a_platform_that_it_does_not_serve_is_told_with_what_is_served_there(eng
 
 
 @pytest.mark.parametrize("platform", [*(name for name, one in PLATFORMS.items() if not one.refused), "abacus"])
-def test_a_platform_starts_its_own_engine_where_nobody_says_otherwise(platform: str) -> None:
+def test_a_platform_starts_its_own_engine_where_nobody_reports_otherwise(platform: str) -> None:
     (one,) = vllm_plan([{"name": "m", "weights": "/m/x", "image": "vllm:1"}], host_of(platform))["models"]
     assert one["launch_profile"] == PLATFORMS[platform].engine
 
@@ -279,7 +279,7 @@ LISTENS_OUTWARD = LISTENS.replace("interface eth0", "the host's outward address"
         ("vllm", {}, ALONE, None),
         # What other hosts are to reach.
         ("vllm", {"kv_transfer_config": {"kv_connector": "MooncakeConnector"}}, {}, LISTENS_OUTWARD),
-        # The vendor's exact launch says where they listen.
+        # The vendor's exact launch sets where they listen.
         ("aice_1_21", {}, {"GLOO_SOCKET_IFNAME": "eth0", "VLLM_HOST_IP": "10.0.0.1"}, LISTENS),
         ("aice_1_21", {"env": ALONE}, ALONE, None),
         ("aice_1_22", {}, {"GLOO_SOCKET_IFNAME": "eth0", "VLLM_HOST_IP": "127.0.0.1"}, LISTENS),
@@ -287,7 +287,7 @@ LISTENS_OUTWARD = LISTENS.replace("interface eth0", "the host's outward address"
         ("deepseek_r1", {}, {}, LISTENS_OUTWARD),
     ],
 )
-def test_the_processes_of_a_server_meet_on_loopback_or_the_plan_says_where(
+def test_the_processes_of_a_server_meet_on_loopback_or_the_plan_reports_where(
     engine: str, more: dict[str, Any], expected: dict[str, str], warning: str | None
 ) -> None:
     wish = SERVING[engine][2]

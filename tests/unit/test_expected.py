@@ -24,7 +24,7 @@ TOOLKIT = "nvidia-container-toolkit"
 IMAGE = "vllm/vllm-openai:v0.33.0"
 MODEL = {"name": "m", "weights": "/m/x", "image": IMAGE, "max_model_len": 4096}
 SYSTEM = {"id": "debian", "version_id": "13", "pretty_name": "Debian 13", "accelerator": "cuda"}
-# What the roles take where an inventory says nothing.
+# What the roles take where an inventory has nothing.
 USUAL: dict[str, Any] = {
     **{"driver_version": "", "driver_packages": [], "driver_optional_packages": [], "driver_modules": []},
     **{"driver_repository": {}, "driver_upgrade_allowed": False, "driver_manage": True, "driver_release": "1.21.3"},
@@ -125,7 +125,7 @@ def test_the_plan_takes_a_model_that_the_new_driver_can_serve() -> None:
     assert planned({"driver_version": "580.95.05"}).findings == []
 
 
-def test_a_release_of_gaudis_that_the_run_brings_counts() -> None:
+def test_a_release_of_gaudis_that_the_run_fetches_counts() -> None:
     facts = {"gaudi_system": {**SYSTEM, "accelerator": "gaudi"}, "gaudi_host": gaudi_host(driver_version="1.21.3-57")}
     newer = {"driver_release": "1.22.0", "driver_packages": PACKAGES, "driver_modules": ["habanalabs"]}
     assert expected(**facts, gaudi_driver=gaudi_driver(), **newer) == {}
@@ -158,7 +158,7 @@ def test_a_host_without_a_driver_waits_for_the_one_that_the_run_installs() -> No
         assert "awaits_driver" not in expected(**{**bare, **more}), more
 
 
-def test_what_is_known_of_models_is_said_before_the_driver_is_installed() -> None:
+def test_what_is_known_of_models_is_reported_before_the_driver_is_installed() -> None:
     found = planned({"awaits_driver": True}, **SILENT)
     assert found.findings == [] and found.models["models"] == []
     assert found.warnings == [f"g: {AWAITS_DRIVER}"]
@@ -174,7 +174,7 @@ def test_stages_that_need_a_plan_wait_for_the_driver() -> None:
     found = judged("g", {**facts, "preflight_expected": {"awaits_driver": True}}, stages, [], [])
     before = ["driver", "qualification", "accelerator_network"]
     assert found["preflight_stages"] == [*before, "container_runtime", "gateway", "monitoring"]
-    # Of models that serve, nothing is said to become before they are planned.
+    # Of models that serve, nothing is reported to become before they are planned.
     assert found["preflight_lines"] == ["driver: install"]
 
 

@@ -66,7 +66,7 @@ def test_a_mistake_is_one_sentence(case: dict[str, Any], tmp_path: Path) -> None
     assert told(case, tmp_path) == case["messages"]
 
 
-def test_a_good_host_is_told_nothing(tmp_path: Path) -> None:
+def test_a_good_host_gets_no_report(tmp_path: Path) -> None:
     assert told({}, tmp_path) == []
 
 
@@ -214,7 +214,7 @@ def test_folders_without_facts(tmp_path: Path) -> None:
     assert first(str(tmp_path)) == "a: FOLDER/a.json: Is a directory"
 
 
-def test_models_with_mistakes_are_not_said_to_be_removed() -> None:
+def test_models_with_mistakes_are_not_reported_to_be_removed() -> None:
     one = known(vllm_models=[model(port=0)])
     one["gaudi_host"]["services"] = {**live_of(planned(model())), **live_of(planned(model(name="gone")))}
     fleet = vllm_fleet_plan({"a": one}, ["a"], [])
@@ -332,7 +332,7 @@ class Templates(dict[str, Any]):
         ),
     ],
 )
-def test_what_has_no_value_is_told_with_its_model_and_key(
+def test_what_has_no_value_is_reported_with_its_model_and_key(
     variable: str, value: Any, model: str | None, key: str, place: str
 ) -> None:
     known_ = known(**{variable: value})

@@ -12,7 +12,7 @@ from helpers.plugins import load
 
 
 def run(capsys: pytest.CaptureFixture[str], check: bool = False, **arguments: Any) -> dict[str, Any]:
-    """Run the module, and return what it says."""
+    """Run the module, and return what it reports."""
     with patch_module_args({**arguments, "_ansible_check_mode": check}), pytest.raises(SystemExit):
         load("library/gaudi_files.py").main()
     said: dict[str, Any] = json.loads(capsys.readouterr().out)
@@ -36,7 +36,7 @@ def file(path: Path, **keys: Any) -> dict[str, Any]:
         ({"path": "/x", "content": "a", "mode": 416}, "/x: mode '416': must be quoted octal digits such as '0640'"),
     ],
 )
-def test_a_wrong_entry_is_told_in_a_sentence(
+def test_a_wrong_entry_is_reported_in_a_sentence(
     capsys: pytest.CaptureFixture[str], entry: dict[str, Any], sentence: str
 ) -> None:
     for check in (True, False):

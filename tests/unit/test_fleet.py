@@ -48,13 +48,13 @@ def test_what_is_shown() -> None:
     assert " ".join(lines[3].split()) == row
     assert lines[4:6] == ["  would change:", "    + qwq: start on cards 0,1, port 30001"]
     assert "c: CPU host, Debian 12, 10.0.0.9" in lines
-    # Columns that say nothing of a host are left out.
+    # Columns that have nothing about a host are left out.
     head = next(number for number, line in enumerate(lines) if line.startswith("c: ")) + 1
     assert lines[head].split() == ["MODEL", "CARDS", "PORT", "PRECISION", "CONTEXT", "GRAPHS", "WARM-UP", "CACHED"]
     assert lines[head + 2].split()[:4] == ["tiny", "(stopped)", "cpu", "8000"]
     # Which has its line, and no more.
     assert lines[lines.index("d: left alone: the inventory gives it no models, no gateway and no other task") + 1] == ""
-    # What is the same on several hosts is said once.
+    # What is the same on several hosts is reported once.
     assert any(line.startswith("  a, b: model qwq: max_model_len 8192 allows") for line in lines)
     assert lines[-1] == "4 hosts, 3 models, 2 hosts would change, 0 errors"
 
@@ -76,7 +76,7 @@ def test_saved_facts_plan_like_live_ones(tmp_path: Path) -> None:
     desk = vllm_fleet_plan(dict.fromkeys("ab", said), ["a", "b"], [], str(tmp_path))
     live = vllm_fleet_plan({"a": one, "b": one}, ["a", "b"], [])
     assert desk["errors"] == live["errors"] == []
-    # What a run would do below the models, and what was measured, only the live host tells.
+    # What a run would do below the models, and what was measured, only the live host shows.
     assert {**desk["hosts"]["a"], "due": {}, "down": [], "reboot": [], "links": None} == live["hosts"]["a"]
     assert desk["hosts"]["b"]["models"] == live["hosts"]["b"]["models"]
 
@@ -111,7 +111,7 @@ def test_every_host_has_its_own_catalog(tmp_path: Path) -> None:
         f"c: {mistake}" for mistake in mistakes
     ]
     assert inventory_refusal(hosts["e"], "e") == []
-    # Nothing is said to be missing that may be in a folder that could not be read.
+    # Nothing is reported to be missing that may be in a folder that could not be read.
     assert told == [
         *[f"{host}: {mistake}" for host in "cd" for mistake in mistakes],
         "f: vllm_catalog_dirs '/srv': must be a list of folders",
@@ -294,7 +294,7 @@ def test_a_gateway_that_the_inventory_has_no_more_is_warned_about() -> None:
     left["gaudi_services"]["gateway"] = True
     warnings = vllm_fleet_plan({"a": left}, ["a"], [])["warnings"]
     assert [
-        text for text in warnings if text.startswith("a: gateway: runs here, and the inventory has no fleet_gateway")
+        text for text in warnings if text.startswith("a: gateway: it runs here, but the inventory has no fleet_gateway")
     ]
     left["gaudi_services"]["gateway"] = False
     assert not [text for text in vllm_fleet_plan({"a": left}, ["a"], [])["warnings"] if "gateway" in text]

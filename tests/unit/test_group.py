@@ -26,7 +26,7 @@ def supervisor() -> ModuleType:
 
 
 class Hosts:
-    """Two hosts, each with the file of the secret, whose supervisors begin and end as a test says."""
+    """Two hosts, each with the file of the secret, whose supervisors begin and end as a test requires."""
 
     def __init__(self, supervisor: ModuleType, folder: Path) -> None:
         self.program, self.folder = supervisor, folder
@@ -94,7 +94,7 @@ def started(hosts: Hosts) -> tuple[Any, Any]:
 
 
 @pytest.mark.parametrize("first", ["head", "worker"])
-def test_all_start_when_all_are_there_whoever_comes_first(hosts: Hosts, first: str) -> None:
+def test_all_start_when_all_are_there_who_comes_first(hosts: Hosts, first: str) -> None:
     sides = {first: getattr(hosts, first)()}
     time.sleep(0.2)
     other = "worker" if first == "head" else "head"

@@ -45,12 +45,12 @@ def test_wanted_arguments(system: Any, iommu: str, given: Any, expected: list[st
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        ([True], "host_tuning_kernel_args: True: a quoted text such as 'iommu=pt', without blanks or quotes"),
-        (["a b"], "host_tuning_kernel_args: 'a b': a quoted text such as 'iommu=pt', without blanks or quotes"),
-        (['x="$(reboot)"'], "host_tuning_kernel_args: 'x=\"$(reboot)\"': a quoted text"),
-        ([0], "host_tuning_kernel_args: 0: a quoted text"),
-        (["quiet", "quiet"], "host_tuning_kernel_args: 'quiet': each argument once, it is there twice or more"),
-        ("quiet", "host_tuning_kernel_args: 'quiet': a list of quoted texts such as ['iommu=pt']"),
+        ([True], "host_tuning_kernel_args: True: must be a quoted text such as 'iommu=pt', without blanks or quotes"),
+        (["a b"], "host_tuning_kernel_args: 'a b': must be a quoted text such as 'iommu=pt', without blanks or quotes"),
+        (['x="$(reboot)"'], "host_tuning_kernel_args: 'x=\"$(reboot)\"': must be a quoted text"),
+        ([0], "host_tuning_kernel_args: 0: must be a quoted text"),
+        (["quiet", "quiet"], "host_tuning_kernel_args: 'quiet': must be there once; it is there more than once"),
+        ("quiet", "host_tuning_kernel_args: 'quiet': must be a list of quoted texts such as ['iommu=pt']"),
     ],
 )
 def test_wrong_arguments_are_refused(given: Any, message: str) -> None:
@@ -63,7 +63,7 @@ def test_wrong_arguments_are_refused(given: Any, message: str) -> None:
 def test_a_bare_on_is_not_taken_for_off(iommu: Any) -> None:
     with pytest.raises(InputError) as problem:
         host_tuning.kernel_arguments_wanted(UBUNTU, iommu)
-    assert f"host_tuning_iommu: {iommu!r}: 'auto', 'on' or 'off', quoted" in str(problem.value)
+    assert f"host_tuning_iommu: {iommu!r}: must be 'auto', 'on' or 'off', in quotes" in str(problem.value)
 
 
 @pytest.mark.parametrize(
@@ -92,7 +92,7 @@ def test_dropin_in_a_real_shell(tmp_path: Path, linux: str, default: str, expect
     assert done.stdout.splitlines() == [expected[0], fill(expected[1])]
 
 
-def test_hugepages_are_capped_and_the_cap_is_told() -> None:
+def test_hugepages_are_capped_and_the_cap_is_reported() -> None:
     tuning = {"mem_total_kib": 24 * 2**20, "hugepage_kib": 2048}
     assert host_tuning.hugepages_wanted(tuning, 64, 0.5) == {"pages": 64, "note": None}
     assert host_tuning.hugepages_wanted(tuning, 15000, 0.5) == {
@@ -130,13 +130,13 @@ def test_numbers_may_come_as_text() -> None:
 @pytest.mark.parametrize(
     ("wish", "fraction", "message"),
     [
-        (True, 0.5, "host_tuning_hugepages: True: an integer of pages, 0 or more"),
-        (-1, 0.5, "host_tuning_hugepages: -1: an integer of pages, 0 or more"),
-        ("64k", 0.5, "host_tuning_hugepages: '64k': an integer of pages, 0 or more"),
-        (64, 50, "host_tuning_hugepages_max_fraction: 50: a number from 0 to 1, such as 0.5"),
-        (64, "half", "host_tuning_hugepages_max_fraction: 'half': a number from 0 to 1, such as 0.5"),
-        (64, "nan", "host_tuning_hugepages_max_fraction: 'nan': a number from 0 to 1, such as 0.5"),
-        (64, True, "host_tuning_hugepages_max_fraction: True: a number from 0 to 1, such as 0.5"),
+        (True, 0.5, "host_tuning_hugepages: True: must be an integer of pages, 0 or more"),
+        (-1, 0.5, "host_tuning_hugepages: -1: must be an integer of pages, 0 or more"),
+        ("64k", 0.5, "host_tuning_hugepages: '64k': must be an integer of pages, 0 or more"),
+        (64, 50, "host_tuning_hugepages_max_fraction: 50: must be a number from 0 to 1, such as 0.5"),
+        (64, "half", "host_tuning_hugepages_max_fraction: 'half': must be a number from 0 to 1, such as 0.5"),
+        (64, "nan", "host_tuning_hugepages_max_fraction: 'nan': must be a number from 0 to 1, such as 0.5"),
+        (64, True, "host_tuning_hugepages_max_fraction: True: must be a number from 0 to 1, such as 0.5"),
     ],
 )
 def test_wrong_numbers_are_refused(wish: Any, fraction: Any, message: str) -> None:
@@ -256,7 +256,7 @@ def test_run_cut_off_before_update_grub_is_finished(tree: Path) -> None:
     settle(tree)
     menu = tree / "boot/grub/grub.cfg"
     os.utime(menu, (1, 1))
-    assert changes(tree)["grub"] == ["grub.cfg: older than the drop-in"]
+    assert changes(tree)["grub"] == ["grub.cfg: is older than the drop-in"]
 
 
 def test_arguments_are_taken_back(tree: Path) -> None:
@@ -318,8 +318,11 @@ def test_a_key_that_a_user_wants_several_times(tree: Path) -> None:
     [
         ("performance", None),
         ("", None),
-        ("ondemand", "gaudi01: host_tuning_governor: 'ondemand': the host has performance, powersave"),
-        (True, "gaudi01: host_tuning_governor: True: a quoted name, or '' to leave it alone"),
+        (
+            "ondemand",
+            "gaudi01: host_tuning_governor: 'ondemand': must be one that the host has: performance, powersave",
+        ),
+        (True, "gaudi01: host_tuning_governor: True: must be a quoted name, or '' to leave the governor as it is"),
     ],
 )
 def test_governor_that_the_host_does_not_have(tree: Path, governor: Any, message: str | None) -> None:
@@ -416,7 +419,7 @@ def test_a_dropin_that_undoes_ours_is_refused_by_its_file(tree: Path, name: str,
         found
         == [
             f"gaudi01: {path}:2: {variable} is set after /etc/default/grub.d/zz-gaudi-serve.cfg, and undoes "
-            f"{', '.join(lost)}; give the file a name that sorts before that one, or take the line out"
+            f"{', '.join(lost)}; give the file a name that sorts before that one, or remove the line"
         ][: len(lost)]
     )
     assert host_tuning.host_tuning_refusal(UBUNTU, observe_tuning.observe(str(tree)), [], "gaudi01") == []

@@ -90,7 +90,7 @@ def test_the_plugin_takes_vllm_itself_without_a_second_pytorch() -> None:
     assert not any("requirements-hpu" in line for line in lines)
 
 
-def test_nothing_brings_plain_pillow_back() -> None:
+def test_nothing_installs_plain_pillow_again() -> None:
     text = built(audio=True, multimodal=True, inc={"branch": "master", "commit": COMMIT})["dockerfile"]
     assert text.splitlines()[-1].endswith("pillow-simd")
 
@@ -148,7 +148,7 @@ def test_every_name_that_an_engine_takes_is_good(name: str) -> None:
     assert vllm_plan([{"name": "m", "weights": "/w", "image": name}], CPU)["errors"] == []
 
 
-def test_what_the_refusal_of_a_secret_says() -> None:
+def test_what_the_refusal_of_a_secret_reports() -> None:
     with pytest.raises(InputError) as raised:
         vllm_images([{"name": "x", "build": "gaudi", "recipe": SECRETS["password"]}])
     assert str(raised.value) == (
@@ -167,28 +167,34 @@ def test_a_user_alone_is_no_secret_where_ssh_asks_for_one() -> None:
 @pytest.mark.parametrize(
     ("entry", "message"),
     [
-        ({"name": "x:1"}, "x:1: name 'x:1': a name without a tag"),
-        ({"recipe": {"vllm": {}}}, "recipe.vllm.commit null: 40 hexadecimal digits, such as 'git ls-remote https"),
+        ({"name": "x:1"}, "x:1: name 'x:1': must be a name without a tag"),
+        (
+            {"recipe": {"vllm": {}}},
+            "recipe.vllm.commit null: must be 40 hexadecimal digits, such as 'git ls-remote https",
+        ),
         ({"recipe": {"vllm": {"commit": COMMIT, "branch": "a; rm -rf /"}}}, "recipe.vllm.branch 'a; rm -rf /'"),
         ({"recipe": {"vllm": {"commit": COMMIT, "repository": "/etc"}}}, "recipe.vllm.repository '/etc'"),
-        ({"recipe": {"vllm": {"commit": COMMIT, "tag": 1}}}, 'recipe.vllm ["tag"]: no such keys'),
-        ({"recipe": {"vllm": {"commit": COMMIT}, "audio": "yes"}}, "recipe.audio 'yes': true or false"),
-        ({"recipe": {"vllm": "x"}}, "recipe.vllm 'x': a mapping"),
-        ({"recipe": {"vllm": {"commit": COMMIT}, "hccl_ofi_wrapper": {}}}, "recipe.hccl_ofi_wrapper.commit null: 40"),
+        ({"recipe": {"vllm": {"commit": COMMIT, "tag": 1}}}, 'recipe.vllm ["tag"]: must have only the keys'),
+        ({"recipe": {"vllm": {"commit": COMMIT}, "audio": "yes"}}, "recipe.audio 'yes': must be true or false"),
+        ({"recipe": {"vllm": "x"}}, "recipe.vllm 'x': must be a mapping"),
+        (
+            {"recipe": {"vllm": {"commit": COMMIT}, "hccl_ofi_wrapper": {}}},
+            "recipe.hccl_ofi_wrapper.commit null: must be 40",
+        ),
         (
             {"recipe": {"vllm": {"commit": COMMIT}, "libfabric": True}},
-            "recipe.libfabric true: a mapping of url and sha256",
+            "recipe.libfabric true: must be a mapping of url and sha256",
         ),
         (
             {"recipe": {"vllm": {"commit": COMMIT}, "libfabric": {"url": "http://a/b.tar.bz2"}}},
-            "recipe.libfabric.sha256 null: 64 hexadecimal digits",
+            "recipe.libfabric.sha256 null: must be 64 hexadecimal digits",
         ),
         ({"recipe": {"speed": 1}}, "a mapping of audio, base"),
         (
             {"recipe": {"release": "1.19.0"}},
-            "recipe.release '1.19.0': has no known base image (1.21, 1.22, 1.23, 1.24.1)",
+            "recipe.release '1.19.0': has no known base image; releases 1.21, 1.22, 1.23, 1.24.1 have one",
         ),
-        ({"recipe": {"release": 1.21}}, "recipe.release '1.21': a quoted release"),
+        ({"recipe": {"release": 1.21}}, "recipe.release '1.21': must be a quoted release"),
     ],
 )
 def test_what_is_not_pinned_or_not_known_is_refused(entry: dict[str, Any], message: str) -> None:

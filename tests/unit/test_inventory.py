@@ -94,7 +94,7 @@ def test_one_sentence_with_host_key_value_and_what_is_allowed(key: str, value: A
     (found,) = inventory_refusal({key: value}, "g")
     assert found.startswith(sentence)
     assert "s3cret" not in found
-    # The plan of a fleet says the same.
+    # The plan of a fleet reports the same.
     messages = [error["message"] for error in vllm_fleet_plan({"g": known(**{key: value})}, ["g"], [])["errors"]]
     assert found in messages
 
@@ -165,7 +165,7 @@ def of_two_hosts(**variables: Any) -> list[str]:
     return inventory_refusal({**variables, "hostvars": hosts}, "g")
 
 
-def test_secrets_of_no_model_are_told_although_another_hosts_models_cannot_be_read() -> None:
+def test_secrets_of_no_model_are_reported_although_another_hosts_models_cannot_be_read() -> None:
     own = {"vllm_models": [{"name": "qwq"}]}
     assert of_two_hosts(**own, vllm_secrets={"qwq": {}, "phi": {}}) == []
     assert of_two_hosts(**own, vllm_secrets={"qwp": {}}) == [
@@ -185,11 +185,13 @@ def test_models_of_clients_are_checked_although_another_hosts_models_cannot_be_r
 
     assert of_two_hosts(fleet_gateway=clients("phi")) == []
     assert of_two_hosts(fleet_gateway=clients("phj")) == [
-        "g: fleet_gateway.clients.a.models: 'phj' is a model of no host of this inventory; did you mean phi?; these "
+        "g: fleet_gateway.clients.a.models: 'phj' is not a model of any host of this inventory; did you mean "
+        "phi?; these "
         f"could not be read: {UNDEFINED}"
     ]
     assert of_two_hosts(fleet_gateway={"balance": {"zz": "least"}}) == [
-        "g: fleet_gateway.balance: 'zz' is a model of no host of this inventory; there are phi; these could not be "
+        "g: fleet_gateway.balance: 'zz' is not a model of any host of this inventory; there are phi; these could "
+        "not be "
         f"read: {UNDEFINED}"
     ]
 

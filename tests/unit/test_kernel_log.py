@@ -91,7 +91,7 @@ def test_a_log_that_nobody_can_read_is_a_sentence(monkeypatch: pytest.MonkeyPatc
             "dmesg: read kernel buffer failed: Operation not permitted"
         ],
     )
-    # A journal that has the kernel's records, and none of these, says it.
+    # A journal that has the kernel's records, and none of these, reports it.
     answers(monkeypatch, journalctl=Result(1, "-- No entries --\n", ""), dmesg=denied)
     assert kernel_log.kernel_log("Xid") == ([], [])
 
@@ -164,14 +164,14 @@ def test_a_card_that_fell_off_without_an_xid() -> None:
     assert nvidia(FELL, "NVRM: GPU 0000:44:00.0: GPU has fallen off the bus.") == {CARD: CardErrors(TEXT)}
 
 
-def test_the_recovery_that_a_driver_asks_for_is_said_with_the_cause() -> None:
+def test_the_recovery_that_a_driver_asks_for_is_reported_with_the_cause() -> None:
     reboot = xid(154, ", GPU recovery action changed from 0x0 (None) to 0x2 (Node Reboot Required)")
     asked = "Xid 154 (its driver requires a recovery) at 2026-11-27 00:00:0{} UTC: Node Reboot Required"
     assert nvidia(reboot)[CARD].fatal == asked.format(0)
     assert nvidia(FELL, reboot)[CARD].fatal == f"{TEXT}; then {asked.format(1)}"
 
 
-def test_an_error_is_over_when_its_driver_is_loaded_anew_or_asks_for_no_recovery_any_more() -> None:
+def test_an_error_is_over_when_its_driver_is_loaded_again_or_asks_for_no_recovery_any_more() -> None:
     loaded = "NVRM: loading NVIDIA UNIX Open Kernel Module for x86_64  580.95.05  Release Build"
     assert nvidia(FELL, xid(94), loaded) == {}
     assert nvidia(loaded, FELL)[CARD].fatal
@@ -225,7 +225,7 @@ AMD = "amdgpu 0000:05:00.0: amdgpu: "
 
 
 def amd(*texts: str) -> dict[str, str]:
-    """Return what is said of AMD's GPUs by records, the first of midnight."""
+    """Return what is reported of AMD's GPUs by records, the first of midnight."""
     found = journal([*JOURNAL, f"--grep={amdgpu_log.PATTERN}"], list(texts))
     return amdgpu_log.gpu_errors(kernel_log._journal(found.out))
 

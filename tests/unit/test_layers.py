@@ -109,5 +109,5 @@ def test_a_connection_that_breaks_is_left_to_a_pull_and_a_wrong_layer_is_not(mon
     for _ in list(faults):
         assert registry.without_known_layers(Blobs(), "site/x:1", "sha256:", 1) == ""
     faults.append(InputError("otherwise"))
-    with pytest.raises(InputError, match=r"^image site/x:1: not had from 192\.0\.2\.1:8874: otherwise$"):
+    with pytest.raises(InputError, match=r"^image site/x:1: it could not be pulled from 192\.0\.2\.1:8874: otherwise$"):
         registry.without_known_layers(Blobs(), "site/x:1", "sha256:", 1)

@@ -1,4 +1,4 @@
-"""Cards that are linked, of several kinds, or parts of divided ones: which of them a model gets, and what is said."""
+"""Cards with links, of several kinds, or parts of divided ones: which a model gets, and what is reported."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ NEAR = (("NV",), ("PIX", "PXB"))
 
 @pytest.fixture(autouse=True)
 def linked(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let the platform say which links bring cards together."""
+    """Let the platform decide which links join cards."""
     monkeypatch.setitem(PLATFORMS, "gaudi", replace(PLATFORMS["gaudi"], near=NEAR, group=lambda host: None))
 
 
@@ -46,7 +46,7 @@ def test_where_no_card_is_linked_directly_a_bridge_counts() -> None:
     assert place([request("a", 2), request("b", 2)], host)[0] == {"a": [0, 3], "b": [1, 2]}
 
 
-def test_more_cards_than_an_island_has_are_given_and_the_way_between_sockets_is_told() -> None:
+def test_more_cards_than_an_island_has_are_given_and_the_way_between_sockets_is_reported() -> None:
     host = cards(*["L4"] * 4, links={(0, 1): "NV4", (2, 3): "NV4", (1, 2): "SYS", (0, 2): "SYS"}, nodes="0011")
     placed, errors, _ = place([request("a", 4)], host)
     assert (placed, errors) == ({"a": [0, 1, 2, 3]}, [])
@@ -76,7 +76,7 @@ def test_a_part_of_a_divided_card_works_alone() -> None:
     assert "card 0 is a part of a divided card, which cannot work with other cards" in errors[0]["message"]
 
 
-def test_cards_that_cannot_read_each_other_are_told() -> None:
+def test_cards_that_cannot_read_each_other_are_reported() -> None:
     host = cards("RTX 4090", "RTX 4090", links={(0, 1): "PHB"})
     host["modules"][0]["no_peer"] = [1]
     (note,) = topology_notes(Host.of(host), [0, 1])

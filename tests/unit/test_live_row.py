@@ -127,7 +127,7 @@ RESERVES = "import sys; from gaudi_serve.show.live_row import can_reserve; sys.e
 @pytest.mark.parametrize(
     ("name", "able"), [("xterm", True), ("linux", True), ("dumb", False), ("", False), ("no-such-terminal", False)]
 )
-def test_terminfo_says_whether_a_terminal_has_regions(name: str, able: bool) -> None:
+def test_terminfo_reports_whether_a_terminal_has_regions(name: str, able: bool) -> None:
     ours, its = pty.openpty()
     environment = {**os.environ, "PYTHONPATH": str(LIB), "TERM": name}
     done = subprocess.run([sys.executable, "-c", RESERVES], env=environment, stdout=its, check=False)

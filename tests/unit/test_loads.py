@@ -1,4 +1,4 @@
-"""Weights that a server cannot load are refused before anything is fetched, and what nobody has tried is said."""
+"""Weights that a server cannot load are refused before anything is fetched, and what nobody has tried is reported."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ GAUDI_METHODS = "awq, compressed-tensors, fp8, gptq, inc, modelopt FP8, mxfp4"
 
 
 def plan(quantisation: Any, engine: str, release: str, **more: Any) -> dict[str, Any]:
-    """Plan a model whose config.json says how its weights are quantised."""
+    """Plan a model whose config.json shows how its weights are quantised."""
     config = {**QWQ, **({"quantization_config": quantisation} if quantisation else {}), **more.pop("config", {})}
     host = gaudi_host(weights={"/data/m": {"config": config, "bytes": 10**9}})
     if engine == "cpu":

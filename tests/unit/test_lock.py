@@ -1,4 +1,4 @@
-"""Who may change a host: what one run says of another; two real runs are in scenario faults."""
+"""Who may change a host: what one run reports of another; two real runs are in scenario faults."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ def test_refusals_name_the_holder_and_what_to_do(action: ModuleType) -> None:
     assert "has changed this host (container_runtime, 2026-11-21 10:00:00) since this run looked at it" in changed
 
 
-def test_a_run_tells_person_machine_playbook_and_process(action: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_run_reports_person_machine_playbook_and_process(action: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "argv", ["ansible-playbook", "-i", "inventory/a.yml", "site.yml"])
     run = action.this_run({"awx_user_name": "anna"})
     assert run["who"].startswith("anna on ")
@@ -218,7 +218,7 @@ def test_a_rollout_finds_the_lock_of_another_run_and_takes_over_stale_ones(
     now[0] += 2
     expired = host.lock("dan", controller="there")
     assert expired["held"] and expired["warnings"][0].endswith("since it was not renewed for 300 s")
-    # What is one's own, or was released, is nobody's to be told of.
+    # What is one's own, or was released, is nobody's to be informed about.
     assert "warnings" not in host.lock("dan", controller="there")
     assert host.lock("dan", controller="there", state="absent")["held"] is False
     assert "warnings" not in host.lock("eva")

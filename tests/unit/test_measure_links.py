@@ -151,7 +151,7 @@ def test_cards_of_two_kinds_have_no_published_figure() -> None:
     assert rows(facts) == [("all", EIGHT, None)]
 
 
-def test_the_slowest_link_decides_and_an_unknown_one_says_nothing() -> None:
+def test_the_slowest_link_decides_and_an_unknown_one_reports_nothing() -> None:
     def cards(kind: str) -> list[Card]:
         return [
             Card(0, links={1: "NV4", 2: "NV4"}),
@@ -169,7 +169,7 @@ def test_the_slowest_link_decides_and_an_unknown_one_says_nothing() -> None:
         ({"accelerator": "cpu", "modules": []}, "CPU hosts have no devices whose links are measured"),
     ],
 )
-def test_where_there_is_nothing_to_measure_the_reason_is_said(facts: dict[str, Any], reason: str) -> None:
+def test_where_there_is_nothing_to_measure_the_reason_is_reported(facts: dict[str, Any], reason: str) -> None:
     assert link_runs(facts, {}) == []
     assert nothing_to_measure(Host.of(facts)) == reason.replace("CPU", PLATFORMS["cpu"].title)
 
@@ -188,7 +188,7 @@ def test_parts_of_divided_cards_are_left_out() -> None:
 
 
 def pending(facts: dict[str, Any], **more: Any) -> dict[str, Any]:
-    """Return what the stage would do on a host, by what playbooks/validate.yml says."""
+    """Return what the stage would do on a host, with the variables of playbooks/validate.yml."""
     known = {
         **{"gaudi_host": {**gaudi_host(), **facts}, "gaudi_hccl": {}, "gaudi_services": {"images": {}}},
         **{"link_validation_image": "vllm:1", "link_validation_nodes": [], "link_validation_drain": False},
@@ -200,7 +200,7 @@ def pending(facts: dict[str, Any], **more: Any) -> dict[str, Any]:
     return {**found.changes, "notes_": list(found.notes or ())}
 
 
-def test_what_is_said_to_hccl_demo_is_said_to_it_alone() -> None:
+def test_what_is_reported_to_hccl_demo_is_reported_to_it_alone() -> None:
     cuda, gaudi = pending(host(2)), pending({})
     assert (cuda["options"], cuda["aside"]) == ({}, "")
     assert (gaudi["options"], gaudi["aside"]) == ({"measure": "latency"}, "latency")
@@ -318,7 +318,7 @@ def test_ranks_of_two_hosts_are_counted_on(torch: Torch) -> None:
         ({"devices": 3}, "rank 0: RuntimeError: the container has 3 devices instead of 2\n"),
         (
             {"devices": 2, "right": False},
-            "rank 0: RuntimeError: the sum over 2 ranks is wrong: a link or a device changes what it carries\n",
+            "rank 0: RuntimeError: the sum over 2 ranks is wrong: a link or a device corrupts data\n",
         ),
     ],
     indirect=["torch"],
@@ -376,7 +376,7 @@ def test_an_output_without_a_figure_is_a_failure(output: str, why: str) -> None:
 
 
 class Docker:
-    """Takes the place of the Docker client; what it says of a container is one of the outcomes."""
+    """Takes the place of the Docker client; what it reports of a container is one of the outcomes."""
 
     def __init__(self, outcome: subprocess.CompletedProcess[str] | None) -> None:
         """Take how a container ends; None for one that hangs."""
@@ -393,7 +393,7 @@ class Docker:
 @pytest.mark.parametrize(
     ("outcome", "calls", "problem"),
     [
-        (None, ["rm --force", "run --rm", "rm --force"], "all: no end after 60 s"),
+        (None, ["rm --force", "run --rm", "rm --force"], "all: it did not end within 60 s"),
         (
             subprocess.CompletedProcess([], 125, "docker: no such image\n", ""),
             ["rm --force", "run --rm"],
@@ -476,7 +476,7 @@ PERF = "/opt/nccl-tests/build/all_reduce_perf"
         (NcclTests(8, busbw="90.00"), "all: 90.0 GB/s is below 185 GB/s"),
         (NcclTests(9), "all: all_reduce_perf shows 9 ranks instead of 8"),
         (NcclTests(7), f"all: {PERF} ended with 3: Test NCCL failure common.cu: invalid usage |  7 devices"),
-        (NcclTests(8, wrong="4"), "all: a sum over 8 ranks is wrong (4): a link or a device changes what it carries"),
+        (NcclTests(8, wrong="4"), "all: a sum over 8 ranks is wrong (4): a link or a device corrupts data"),
         (NcclTests(8, busbw="-"), "all: all_reduce_perf has no figure: "),
         (NcclTests(8, busbw="nan"), "all: all_reduce_perf has no figure: "),
         (NcclTests(8, busbw="inf"), "all: all_reduce_perf has no figure: "),
@@ -499,7 +499,7 @@ def test_nccl_tests_of_an_image_measure_in_place_of_torch_where_they_are_named(
         assert (found["nw_gb_s"], found["algo_gb_s"], found["time_ms"]) == (318.52, 169.88, 12.641)
 
 
-def test_nccl_tests_measure_one_host_of_nvidia_or_amd_and_another_program_measures_anew() -> None:
+def test_nccl_tests_measure_one_host_of_nvidia_or_amd_and_another_program_measures_again() -> None:
     perf: dict[str, Any] = {"link_validation_nccl_tests": PERF}
     amd = host(8, "AMD Instinct MI300X", "XGMI", accelerator="rocm")
     xpu = host(2, "Intel(R) Arc(TM) B580 Graphics", "PHB", accelerator="xpu")

@@ -44,7 +44,7 @@ def test_every_suggestion_fits_and_nothing_else_is_claimed(row: dict[str, Any]) 
         assert hpu_memory({**row["input"], **names})["fit"]["fits"], change
 
 
-def test_a_model_that_fits_says_how_often() -> None:
+def test_a_model_that_fits_reports_how_often() -> None:
     fit = hpu_memory(LLAMA)["fit"]
     # 96 - 2 - 14.96 GiB, of which 5 stay free; 1 GiB a sequence of 8,192 tokens, less the graphs.
     assert fit["fits"]

@@ -18,7 +18,10 @@ from hypothesis import strategies as st
 
 ROOT = Path(__file__).parents[2]
 REPORTS = yaml.safe_load((ROOT / "tests/unit/data/kv_reports.yml").read_text(encoding="utf-8"))
-NEAR, MOST = 0.1, 0.9  # a report is met within a tenth; so many of them are, and the others say why they are not
+NEAR, MOST = (
+    0.1,
+    0.9,
+)  # a report is met within a tenth; so many of them are, and the others give the reason they are not
 QUICK = settings(max_examples=100, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
 GIB = 2**30
 # As nvidia-smi and amd-smi show them: MiB, compute capability.
@@ -117,7 +120,7 @@ def test_most_reports_are_met_within_a_tenth() -> None:
     far = [case for case in REPORTS["cases"] if abs(difference(case)) > NEAR]
     assert len(REPORTS["cases"]) >= 25
     assert len(far) <= (1 - MOST) * len(REPORTS["cases"])
-    # A report that is off says why, and no other does.
+    # A report that is off gives the reason, and no other does.
     assert [case["source"] for case in far] == [case["source"] for case in REPORTS["cases"] if "why" in case]
 
 
@@ -156,7 +159,7 @@ def test_what_is_left_of_the_share_is_cut_into_blocks() -> None:
 
 
 @pytest.mark.parametrize(("release", "share"), [("0.20.2", 0.9), ("0.21.0", 0.92), ("0.33.0", 0.92)])
-def test_the_share_is_the_releases_own_where_nobody_says_one(release: str, share: float) -> None:
+def test_the_share_is_the_releases_own_where_nobody_reports_one(release: str, share: float) -> None:
     found = memory(QWEN3_8B, 15.27, release=release)
     assert found["left_gib"] == pytest.approx(79.1 * (1 - share), abs=0.06)
 
@@ -175,7 +178,7 @@ def test_batches_are_vllms_own_by_card_and_release(card: str, release: str, expe
     assert batches_of(planned(QWEN3_8B, 15.27, card, release)) == expected
 
 
-def test_a_batch_that_is_said_counts_and_no_more_requests_than_tokens() -> None:
+def test_a_batch_that_is_reported_counts_and_no_more_requests_than_tokens() -> None:
     assert batches_of(planned(QWEN3_8B, 15, max_num_batched_tokens=512, max_num_seqs=2048)) == (512, 512)
 
 
@@ -263,7 +266,7 @@ def test_the_worst_stage_of_a_pipeline_counts() -> None:
     assert two["kv_tokens"] > 3 * one["kv_tokens"]
 
 
-def test_blocks_that_a_user_says_replace_those_that_fit() -> None:
+def test_blocks_that_a_user_reports_replace_those_that_fit() -> None:
     found = memory(QWEN3_8B, 15.27, num_gpu_blocks_override=1000, max_model_len=8192)
     assert (found["kv_tokens"], found["num_hpu_blocks"], found["sequences"]) == (16000, 1000, 1)
 
@@ -297,7 +300,7 @@ def a_plan(**keys: Any) -> dict[str, Any]:
     return vllm_plan([{**model, "image": "vllm/vllm-openai:v0.33.0", **keys}], host)
 
 
-def test_a_plan_says_what_of_a_card_a_model_takes() -> None:
+def test_a_plan_reports_what_of_a_card_a_model_takes() -> None:
     plan = a_plan(max_model_len=8192)
     assert plan["errors"] == []
     (planned_model,) = plan["models"]
@@ -305,7 +308,7 @@ def test_a_plan_says_what_of_a_card_a_model_takes() -> None:
     assert planned_model["weights_gib"] == planned_model["memory"]["weights_gib"] == 15.3
 
 
-def test_a_plan_refuses_a_context_that_does_not_fit_and_says_what_does() -> None:
+def test_a_plan_refuses_a_context_that_does_not_fit_and_reports_what_does() -> None:
     (error,) = a_plan()["errors"]
     assert (error["key"], error["value"]) == ("max_model_len", 40960)
     assert re.search(
@@ -316,7 +319,7 @@ def test_a_plan_refuses_a_context_that_does_not_fit_and_says_what_does() -> None
 
 
 @pytest.mark.parametrize("said", ["auto", -1])
-def test_a_plan_says_how_long_a_context_vllm_chooses_by_itself(said: Any) -> None:
+def test_a_plan_reports_how_long_a_context_vllm_chooses_by_itself(said: Any) -> None:
     plan = a_plan(max_model_len=said, max_num_seqs=256)
     assert plan["errors"] == []
     (planned_model,) = plan["models"]
@@ -412,7 +415,7 @@ def test_what_has_neither_bfloat16_nor_float16_is_counted_in_float32() -> None:
 
 
 @pytest.mark.parametrize("key", ["kv_cache_memory_bytes", "num_gpu_blocks_override"])
-def test_a_cache_of_a_said_size_must_be_there_too(key: str) -> None:
+def test_a_cache_of_a_reported_size_must_be_there_too(key: str) -> None:
     block = 16 * 36 * 2 * 8 * 128 * 2
     size = {"kv_cache_memory_bytes": 1, "num_gpu_blocks_override": block}[key]
     few = {**QWEN3_8B, "max_position_embeddings": 8192}

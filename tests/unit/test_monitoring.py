@@ -153,7 +153,7 @@ def test_some_hosts_are_watched_by_nobody_and_two_who_watch_agree() -> None:
     hostvars["p"]["fleet_monitoring"] = {}
     text = "fleet_monitoring.exporters_port: b 9446, p 9445: must be the same on all hosts that watch the same hosts"
     found = {name: fleet_watched(hostvars, HOSTS, name) for name in HOSTS}
-    # One of the two says so; it concerns all.
+    # One of the two reports it; it concerns all.
     assert {name: one["refusal"] for name, one in found.items()} == {"a": [], "b": [], "p": [text]}
     assert {name: one["unclear"] for name, one in found.items()} == {key: [text] for key in HOSTS}
 
@@ -388,11 +388,11 @@ def test_a_host_waits_for_the_certificate_of_the_other(live: dict[str, Any]) -> 
     known["monitoring_fleet"] = fleet_watched(hostvars, HOSTS, "a")
     found = monitoring.STAGE.pending(Given("a", known))
     assert not [text for text in found.due if "when it has a certificate" in text]
-    assert found.notes == ["monitoring: p was not read in this run, and scrapes this host as before"]
+    assert found.notes == ["monitoring: p was not read in this run; it scrapes this host as before"]
 
 
 @pytest.mark.parametrize("name", ["10.0.0.5", "fd00::5", "gaudi01.example"])
-def test_a_certificate_is_made_once_and_anew_for_another_name(tmp_path: Path, name: str) -> None:
+def test_a_certificate_is_made_once_and_again_for_another_name(tmp_path: Path, name: str) -> None:
     path = tmp_path / "host.pem"
     assert certificate.problem(certificate.read(path), name) == "there is none"
     certificate.make(path, name)
@@ -513,7 +513,7 @@ def test_rules_that_go_are_forgotten(live: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize(("path", "mode"), [("client", "0600"), ("client", "0644"), ("host", "0640")])
-def test_who_may_read_a_key_is_mended(live: dict[str, Any], path: str, mode: str) -> None:
+def test_who_may_read_a_key_is_repaired(live: dict[str, Any], path: str, mode: str) -> None:
     good = {"names": ["10.0.0.1", "prometheus"], "until": 2**40, "text": "x"}
     live["certificates"] = {"host": good, "client": good}
     both = monitoring.Wanted({}, {"gaudi-prometheus.service": 9090}, {f"{FOLDER}/{path}.pem": "prometheus"})
@@ -539,7 +539,7 @@ def test_an_alert_on_objectives_needs_a_model_with_one(thresholds: Any, slo: Any
     model = {"model": "m", "served": "m", "address": "127.0.0.1", "port": 1, "slo": slo or {}}
     fleet = {"watched": [{"host": "a", "address": "10.0.0.1", "models": [model]}]}
     found = monitoring.objective_refusal({"thresholds": thresholds}, fleet, "p")
-    assert [text.partition(": no model")[0] for text in found] == [
+    assert [text.partition(": this alert")[0] for text in found] == [
         f"p: fleet_monitoring.thresholds.{one}" for one in refused
     ]
     assert monitoring.objective_refusal(None, fleet, "a") == []

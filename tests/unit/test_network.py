@@ -73,12 +73,12 @@ def done(seen: dict[str, Any], **variables: Any) -> dict[str, Any]:
     return {**seen, **texts, "files": live, "enabled": True, "settings": json.loads(files[ports.SETTINGS])}
 
 
-def test_nothing_is_said_and_nothing_is_done() -> None:
+def test_nothing_is_reported_and_nothing_is_done() -> None:
     found = pending(network(ports=[port(up=False)], nics=[nic("mlx5_0")]))
     assert (found.due, found.drift, found.left, found.notes, found.facts) == ((), (), (), None, {"needed": False})
 
 
-def test_ports_are_brought_up_once() -> None:
+def test_ports_are_activated_once() -> None:
     seen = network(ports=[port(8, up=False, carrier=False), port(22, mtu=9000)])
     found = pending(seen, between="ports", mtu=9000)
     assert found.due[-3:] == [
@@ -98,7 +98,7 @@ def test_every_changed_setting_is_seen(change: dict[str, Any]) -> None:
     seen = done(network(ports=[port(mtu=9000, addresses=["10.200.10.1/30"])]), **usual)
     assert pending(seen, **usual).due == []
     assert pending(seen, **{**usual, **change}).due != []
-    # What somebody has changed on the host too.
+    # What someone has changed on the host too.
     for live in ({"mtu": 1500}, {"up": False}, {"addresses": []}):
         assert pending({**seen, "ports": [{**seen["ports"][0], **live}]}, **usual).due != []
     for path in {*observe_network.FILES} - {observe_network.BEFORE}:
@@ -176,12 +176,15 @@ def test_what_the_host_cannot_is_refused(variables: dict[str, Any], message: str
         ({"ports": [{**ROUTED, "neighbor": ["leaf1"]}]}, 'neighbor: ["leaf1"]: must be a quoted text'),
         ({"ports": [{**ROUTED, "gateway_mac": "0c:42"}]}, "must be the quoted MAC of the switch's port"),
         ({"ports": [{**ROUTED, "gateway_mac": ""}]}, "gateway_mac is missing: HCCL needs both"),
-        ({"ports": [ROUTED, ROUTED]}, "card 0 port 8 comes twice"),
-        ({"ports": [ROUTED, {**ROUTED, "port": 22}]}, "address 10.200.10.1 is that of card 0 port 8 too"),
+        ({"ports": [ROUTED, ROUTED]}, "card 0 port 8 is listed twice"),
+        ({"ports": [ROUTED, {**ROUTED, "port": 22}]}, "address 10.200.10.1 is also the address of card 0 port 8"),
         ({"ports": [ROUTED, {"module_id": 0, "port": 22}]}, "card 0 port 22 has no address, and card 0 port 8 has one"),
-        ({"devices": ["mlx5_0"]}, "is read with accelerator_network_between: nics alone, and that is 'ports'"),
-        ({"between": "nics", "mtu": 9000}, "is read with accelerator_network_between: ports alone, and that is 'nics'"),
-        ({"ports": [ROUTED], "others": {f"{ROLE}_ports": [ROUTED]}}, "address 10.200.10.1 is on g too"),
+        ({"devices": ["mlx5_0"]}, "has an effect only with accelerator_network_between: nics, which is 'ports' here"),
+        (
+            {"between": "nics", "mtu": 9000},
+            "has an effect only with accelerator_network_between: ports, which is 'nics' here",
+        ),
+        ({"ports": [ROUTED], "others": {f"{ROLE}_ports": [ROUTED]}}, "address 10.200.10.1 is also on g"),
     ],
 )
 def test_a_mistake_in_the_inventory_is_one_sentence(values: dict[str, Any], message: str) -> None:
@@ -197,7 +200,10 @@ def test_a_model_over_the_ports_is_stopped_first() -> None:
     usual: dict[str, Any] = {"between": "ports", "mtu": 9000}
     seen = network(ports=[port()])
     found = pending(done(seen, **usual), **usual, gaudi_host=host)
-    message = "h: model split (h, g) serves over these ports; stop it first (playbooks/stop.yml -e model=split), for: "
+    message = (
+        "h: model split (h, g) serves over these ports; stop it first (playbooks/stop.yml -e model=split). "
+        "Pending changes: "
+    )
     assert [text.startswith(message) for text in found.refusal] == [True]
     # Ports that are down serve nothing, and nothing interrupts those that are as they should be.
     assert not pending(network(ports=[port(up=False), port(22, mtu=9000)]), **usual, gaudi_host=host).refusal
@@ -210,7 +216,7 @@ def test_cabling_is_compared_with_lldp() -> None:
     assert "install lldpd" in pending(network(ports=[port()]), **usual).due
     seen = done(network(ports=[port(neighbor="leaf1", neighbor_port="Ethernet2")], packages=["lldpd"]), **usual)
     found = pending(seen, **usual)
-    line = "card 0 port 8 (ens8): neighbor_port Ethernet1 is wanted, LLDP shows Ethernet2"
+    line = "card 0 port 8 (ens8): neighbor_port must be Ethernet1, but LLDP shows Ethernet2"
     assert (found.due, list(found.drift)) == ([], [line]) and line in found.left[0]
 
 
@@ -259,10 +265,10 @@ def test_an_address_that_is_no_longer_wanted_goes() -> None:
     changed = {"between": "ports", "ports": [{**ROUTED, "address": "10.200.20.1/30"}]}
     assert pending(seen, **changed).due[-2:] == [
         "card 0 port 8 (ens8): address 10.200.20.1/30 is missing",
-        "card 0 port 8 (ens8): address 10.200.10.1/30 is no longer wanted",
+        "card 0 port 8 (ens8): address 10.200.10.1/30 is no longer planned",
     ]
     # Somebody's own address stays; also without any address in the inventory the earlier one goes.
-    assert pending(seen, between="ports").due[-1] == "card 0 port 8 (ens8): address 10.200.10.1/30 is no longer wanted"
+    assert pending(seen, between="ports").due[-1] == "card 0 port 8 (ens8): address 10.200.10.1/30 is no longer planned"
     now = {**done(seen, **changed), "ports": [port(addresses=["10.200.20.1/30", "192.0.2.7/24"])]}
     assert pending(now, **changed).due == [] and now["settings"]["former"] == {"0/8": ["10.200.10.1/30"]}
     assert done(now, **usual)["settings"]["former"] == {"0/8": ["10.200.20.1/30"]}
@@ -306,7 +312,7 @@ def own_network() -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("own_network")
-def test_the_program_brings_real_interfaces_up_and_takes_its_addresses_away(tmp_path: Path) -> None:
+def test_the_program_fetches_real_interfaces_up_and_takes_its_addresses_away(tmp_path: Path) -> None:
     cards(tmp_path, ("up8", 8))
     before = observe_network.observe(str(tmp_path))["ports"]
     assert [(one["module_id"], one["port"], one["up"], one["speed"]) for one in before] == [(3, 8, False, 100_000)]

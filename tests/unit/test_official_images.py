@@ -1,4 +1,4 @@
-"""The official images by platform and release: which one a model gets that names none, and what is brought."""
+"""The official images by platform and release: which one a model gets that names none, and what is installed."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def planned(host: dict[str, Any], release: str = "", **model: Any) -> dict[str, 
     [
         ("cuda", "", "vllm/vllm-openai:v0.33.0"),
         ("cuda", "0.32.1", "vllm/vllm-openai:v0.32.1"),
-        # What a fleet says for its Gaudi hosts is not a release of vLLM.
+        # What a fleet sets for its Gaudi hosts is not a release of vLLM.
         ("cuda", "1.24.1", "vllm/vllm-openai:v0.33.0"),
         ("rocm", "", "vllm/vllm-openai-rocm:v0.33.0-rocm72"),
         ("rocm", "0.32.0", "vllm/vllm-openai-rocm:v0.32.0"),
@@ -61,7 +61,7 @@ def test_where_there_is_no_official_image_one_is_required(host: dict[str, Any], 
     assert [one["key"] for one in errors] == ["image"]
 
 
-def test_a_model_keeps_the_official_image_that_serves_it_until_a_release_is_said() -> None:
+def test_a_model_keeps_the_official_image_that_serves_it_until_a_release_is_reported() -> None:
     host = host_of("cuda")
     older = planned(host, image="vllm/vllm-openai:v0.32.0")
     serving = {**host, "services": live_of(older)}
@@ -75,7 +75,7 @@ def test_a_model_keeps_the_official_image_that_serves_it_until_a_release_is_said
         assert planned(serving)["models"][0]["image"] == f"vllm/vllm-openai:v{VLLM_DEFAULT}"
 
 
-def test_what_a_user_says_of_the_image_wins() -> None:
+def test_what_a_user_reports_of_the_image_wins() -> None:
     said = planned(host_of("cuda"), "0.33.0", image="mine/vllm:7")
     assert said["models"][0]["image"] == "mine/vllm:7"
     plan = vllm_plan(
@@ -109,7 +109,7 @@ def test_only_official_images_need_no_entry(image: str, official: bool) -> None:
     assert with_official_images([], models) == ([{"name": image}] if official else [])
 
 
-def test_an_entry_says_where_an_official_image_comes_from_and_a_stopped_model_needs_none() -> None:
+def test_an_entry_reports_where_an_official_image_comes_from_and_a_stopped_model_needs_none() -> None:
     image = "vllm/vllm-openai:v0.33.0"
     entry = {"name": f"docker.io/{image}", "archive": "/srv/vllm.tar"}
     model = {"name": "m", "image": image, "state": "started"}
@@ -125,7 +125,7 @@ def known(image: str | None = None, **more: Any) -> dict[str, Any]:
     return {"vllm_models": [model], **facts, **more}
 
 
-def test_an_official_image_is_brought_and_any_other_is_refused() -> None:
+def test_an_official_image_is_fetched_and_any_other_is_refused() -> None:
     fleet = vllm_fleet_plan({"g": known()}, ["g"], [])
     assert fleet["errors"] == []
     fleet = vllm_fleet_plan({"g": known("mine/vllm:7")}, ["g"], [])

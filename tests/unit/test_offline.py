@@ -162,7 +162,7 @@ class Quiet(SimpleHTTPRequestHandler):
     """Serves files silently."""
 
     def log_message(self, *_: Any) -> None:
-        """Say nothing."""
+        """Log nothing."""
 
 
 @pytest.fixture
@@ -200,7 +200,7 @@ def test_a_host_reads_what_the_mirror_has(site: Any, monkeypatch: pytest.MonkeyP
     assert read(url, authority, "debian-12-amd64")["problem"] == "it answers manifest.json with status 404"
 
 
-def test_a_mirror_that_is_another_one_or_silent_is_told(site: Any, tmp_path: Path) -> None:
+def test_a_mirror_that_is_another_one_or_silent_is_reported(site: Any, tmp_path: Path) -> None:
     url, _, _ = site
     certificate.make(tmp_path / "other.pem", "127.0.0.1")
     other = certificate.read(tmp_path / "other.pem")["text"]

@@ -1,4 +1,4 @@
-"""What the page of a fleet says, and what it never has."""
+"""What the page of a fleet reports, and what it never has."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def test_the_verdict_comes_first(parts: dict[str, Any], kind: str, sentence: str
     assert f"<h1>{sentence}</h1>" in fleet_page_html(document)
 
 
-def test_what_needs_attention_is_said_once_with_a_remedy() -> None:
+def test_what_needs_attention_is_reported_once_with_a_remedy() -> None:
     found = page(fleet_parts())["attention"]
     assert [one["kind"] for one in found[:3]] == ["unreachable", "drift", "reboot"]
     assert [one["hosts"] for one in found[:3]] == [["gaudi06"], ["gaudi05"], ["gaudi05"]]
@@ -107,7 +107,7 @@ def test_downtimes_follow_the_waves() -> None:
     begins = {row["host"]: row["start"] for row in times["rows"]}
     assert begins == {"gaudi01": 0, "gaudi02": 21, "gaudi03": 21, "gaudi04": 42}
     assert (times["longest"], times["minutes"], times["total"]) == (21, 63, 4 * (12 + 21 + 4 + 3))
-    # A model that does not come back has no minutes, and is told.
+    # A model that does not come back has no minutes, and is shown.
     parts["plan"]["hosts"]["gaudi01"]["down"][0]["minutes"] = None
     assert "for good" in fleet_page_html(page(parts))
 
@@ -140,7 +140,7 @@ def test_a_rollout_leaves_what_is_left_of_its_plan() -> None:
     assert "Before and after the change" in fleet_page_html(whole)
 
 
-def test_kept_benchmarks_are_read_and_a_broken_line_is_told(tmp_path: Path) -> None:
+def test_kept_benchmarks_are_read_and_a_broken_line_is_reported(tmp_path: Path) -> None:
     folder = keep_results(tmp_path / "kept")
     path = folder / "results.jsonl"
     count = len(path.read_text().splitlines())
@@ -154,7 +154,9 @@ def test_kept_benchmarks_are_read_and_a_broken_line_is_told(tmp_path: Path) -> N
     assert titles == ["qwq-32b: Output", "qwq-32b: Time to first token, median", "qwq-32b: output over load"]
     newest = next(one for one in document["benchmarks"] if one["host"] == "gaudi02")
     assert newest["runs"] == 15 and newest["change"] is not None
-    assert page({}, str(tmp_path / "none"))["missing"] == ["No benchmark is kept yet; benchmark.yml keeps them."]
+    assert page({}, str(tmp_path / "none"))["missing"] == [
+        "No benchmark result is stored yet; benchmark.yml stores them."
+    ]
 
 
 def test_runs_of_different_kinds_are_no_line() -> None:
@@ -166,7 +168,7 @@ def test_runs_of_different_kinds_are_no_line() -> None:
     first, _, second, _ = document["charts"]
     assert [len(one["x"]) for one in (first, second)] == [3, 2]
     assert "through gateway" in second["caption"] and "through" not in first["caption"]
-    assert document["missing"] == ["1 kept repetition cannot be compared with others, and benchmark.yml shows why."]
+    assert document["missing"] == ["1 stored repetition cannot be compared with others, and benchmark.yml shows why."]
 
 
 def test_a_run_is_compared_with_the_run_before_and_not_with_its_own_repetitions() -> None:
@@ -180,7 +182,7 @@ def test_a_run_is_compared_with_the_run_before_and_not_with_its_own_repetitions(
     assert [len(one["x"]) for one in document["charts"]] == [2, 2]
 
 
-def test_the_page_of_a_benchmark_says_what_it_has_found() -> None:
+def test_the_page_of_a_benchmark_reports_what_it_has_found() -> None:
     figures = {"output_tokens_s": 80.0, "ttft_ms": {"median": 120.0}}
     data = {"g1": {"m": {"figures": figures, "comparison": {"verdict": "worse"}}}, "g2": {}}
     document = page({"benchmark": data})
@@ -225,7 +227,7 @@ def test_the_policy_allows_the_own_scripts_alone() -> None:
     policy = re.findall(r'Content-Security-Policy" content="([^"]+)"', text)[0]
     assert "unsafe" not in policy and policy.startswith("default-src &#39;none&#39;")
     assert policy.count("sha256-") == text.count("<style>") + text.count("<script>")
-    # No address of anything elsewhere, but for what libraries say of themselves.
+    # No address of anything elsewhere, but for what libraries report about themselves.
     assert re.findall(r'(?:src|href)="(?!#|data:)[^"]*"', text) == []
 
 

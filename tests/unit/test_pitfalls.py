@@ -1,4 +1,4 @@
-"""What a report of a model on Turing cards ran into, one start after the other: the plan says each before."""
+"""What a report of a model on Turing cards ran into, one start after the other: the plan reports each before."""
 
 from __future__ import annotations
 

@@ -69,7 +69,7 @@ def test_one_impossible_request_does_not_cost_the_others_their_cards() -> None:
     assert (placed, [error["model"] for error in errors]) == ({"b": [0, 1]}, ["a"])
 
 
-def test_a_running_model_whose_cards_cross_groups_or_are_gone_is_placed_anew() -> None:
+def test_a_running_model_whose_cards_cross_groups_or_are_gone_is_placed_again() -> None:
     host = machine("HL-288", services=running(a=[3, 4], b=[9]))
     placed, errors, moved = place([request("a", 2), request("b", 1)], host)
     assert (placed, errors, moved) == ({"a": [0, 1], "b": [2]}, [], {"a": [3, 4], "b": [9]})

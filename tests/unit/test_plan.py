@@ -1,4 +1,4 @@
-"""The plan: what it makes of a wish, and the exact sentence for everything that is wrong."""
+"""The plan: what it makes of a request, and the exact sentence for everything that is wrong."""
 
 from __future__ import annotations
 
@@ -143,7 +143,7 @@ def test_bad_input_is_refused_with_this_sentence(case: dict[str, Any]) -> None:
         assert set(error) == {"host", "model", "key", "value", "allowed", "message"}
 
 
-def test_card_held_by_a_stranger_is_named() -> None:
+def test_card_held_by_a_foreign_program_is_named() -> None:
     host = gaudi_host()
     host["modules"][1].update(in_use=True, held_by="python3 (pid 4711)")
     plan = vllm_plan([model(module_ids=[0, 1])], host, host_name="gaudi01")
@@ -165,7 +165,7 @@ def test_catalog_entry_is_taken_and_overridden() -> None:
     assert one["args"][one["args"].index("--max-num-seqs") + 1] == "16"
 
 
-def test_of_a_hybrid_the_plan_says_what_it_does_not_know() -> None:
+def test_of_a_hybrid_the_plan_reports_what_it_does_not_know() -> None:
     host = gaudi_host(device_name="HL-325L", weights={})
     wish = {"name": "m", "model": "qwen3-0.6b", "image": "vllm:1"}
     catalog = model_catalog([], builtin=True)
@@ -195,7 +195,7 @@ def test_models_that_are_no_list() -> None:
     assert plan["errors"][0]["message"] == 'gaudi01: model ?: vllm_models {"name": "a"}: must be a list of models'
 
 
-def test_weights_with_a_source_need_only_be_there_where_no_stage_brings_them() -> None:
+def test_weights_with_a_source_need_only_be_there_where_no_stage_fetches_them() -> None:
     host = gaudi_host(weights={"/data/QwQ-32B": None})
     wish = model(source={"kind": "path", "path": "/mnt/QwQ-32B"})
     assert vllm_plan([wish], host)["errors"] == []
@@ -276,7 +276,7 @@ def test_addresses_without_a_password_are_good_in_an_environment() -> None:
     assert planned(model(env=env))["errors"] == []
 
 
-def test_an_option_that_stands_twice_says_which_value_counts() -> None:
+def test_an_option_that_stands_twice_reports_which_value_counts() -> None:
     once = {"image": "x", "command": ["vllm", "serve", "/m", "--seed", "0"]}
     twice = {**once, "command": [*once["command"], "--seed", "7"]}
     assert differences(launch_view(once, {}), launch_view(twice, {})) == ["~ --seed: 0 -> 0, then 7 (the last counts)"]

@@ -88,7 +88,7 @@ def test_garbage_of_lscpu_is_refused_with_its_text(text: str) -> None:
         ("riscv64", ["v"]),
     ],
 )
-def test_the_kernels_files_say_the_same(
+def test_the_kernels_files_report_the_same(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, machine: str, features: list[str]
 ) -> None:
     monkeypatch.setattr(os, "uname", lambda: os.uname_result(("Linux", "h", "6.1", "1", machine)))
@@ -185,7 +185,13 @@ Z16, POWER, RISCV = facts("s390x", "vxe2"), facts("ppc64le"), facts("riscv64")
         (AVX2, {}, {"kv_cache_dtype": "fp8"}, "kv_cache_dtype", "it needs AVX-512 or AMX"),
         (GRAVITON3, {}, {"kv_cache_dtype": "fp8_e5m2"}, "kv_cache_dtype", "it needs AVX-512 or AMX"),
         (AVX512, MLA, {"kv_cache_dtype": "fp8"}, "kv_cache_dtype", "not for models with MLA"),
-        (Z16, {}, {"image": "vllm/vllm-openai-cpu:v0.33.0"}, "image", "by docker/Dockerfile.s390x, and name that"),
+        (
+            Z16,
+            {},
+            {"image": "vllm/vllm-openai-cpu:v0.33.0"},
+            "image",
+            "by docker/Dockerfile.s390x, and set its name here",
+        ),
         (RISCV, {}, {"image": "docker.io/vllm/vllm-openai-cpu:latest"}, "image", "vLLM publishes none"),
         (GRAVITON3, {}, {"image": "vllm/vllm-openai-cpu:v0.33.0-x86_64"}, "image", "for Arm ends with -arm64"),
         (AVX512, {}, {"image": "vllm/vllm-openai-cpu:v0.33.0-arm64"}, "image", "for x86 ends with -x86_64"),

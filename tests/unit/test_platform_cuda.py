@@ -251,7 +251,7 @@ def test_an_error_in_the_kernel_s_log_takes_a_card_out_until_a_boot(machine: Any
     assert checked_host(facts)[1] == [] and sick_cards(facts) == [f"card 2 is sick: {sick}"]
 
 
-def test_a_newer_driver_says_whether_a_card_still_needs_a_reset(machine: Any) -> None:
+def test_a_newer_driver_reports_whether_a_card_still_needs_a_reset(machine: Any) -> None:
     cards = card("A100", 0), card("A100", 1, action="Reset"), card("A100", 2, action="[N/A]")
     log = (HALTED, xid(95, 0x18, "Uncontained"), xid(48, 0x19, "DBE (double bit error)"))
     first, second, third = machine(*cards, log=log)["modules"]
@@ -339,7 +339,7 @@ def test_switches_need_their_manager(fabric: list[str], ready: bool, machine: An
     assert found["pci_cards"] == 2
 
 
-def test_persistence_that_is_off_is_told(machine: Any) -> None:
+def test_persistence_that_is_off_is_reported(machine: Any) -> None:
     assert machine(card("L4", persistence="Disabled"))["notes"][0].startswith("persistence mode of cards [0] is off")
 
 
@@ -465,7 +465,7 @@ def test_compatibility_is_for_cards_of_data_centres() -> None:
         ("B200", quantised("compressed-tensors", **FP4), {}, None),
     ],
 )
-def test_what_a_card_does_in_another_way_is_told(
+def test_what_a_card_does_in_another_way_is_reported(
     kind: str, config: dict[str, Any], spec: dict[str, Any], said: str | None
 ) -> None:
     name, memory, capability = KINDS[kind]

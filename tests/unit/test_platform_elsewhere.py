@@ -21,7 +21,7 @@ BY_NAME = {one.name: one for one in ELSEWHERE}
         ("openvino", "accelerator: cpu"),
     ],
 )
-def test_each_says_in_one_sentence_why_and_where_it_is_served(name: str, says: str) -> None:
+def test_each_reports_in_one_sentence_why_and_where_it_is_served(name: str, says: str) -> None:
     one = BY_NAME[name]
     assert says in one.refused and "not served here" in one.refused
     assert not one.refused.endswith(".") and ". " not in one.refused and one.refused.isprintable()

@@ -176,17 +176,17 @@ def test_a_driver_that_shows_nothing_is_a_sentence(eight: GpuHost, missing: str,
     assert key == "cards" and text.startswith(f"g: the cards do not answer: {sentence}")
 
 
-def test_fields_that_cannot_be_read_cost_nothing_that_the_kernel_says(eight: GpuHost) -> None:
+def test_fields_that_cannot_be_read_cost_nothing_that_the_kernel_reports(eight: GpuHost) -> None:
     eight.state["cards"][2]["unread"] = ["bdf", "uuid", "market_name", "size", "total_uncorrectable_count"]
     eight.save()
     module = observed(eight)["modules"][2]
     assert (module["memory_mib"], module["ecc_uncorrectable"]) == (196592, None)
-    # Another of its kind says how it is called.
+    # Another of its kind reports how it is called.
     assert module["name"] == "AMD Instinct MI300X OAM"
     assert module["problem"] is None
 
 
-def test_memory_that_nobody_says_is_the_problem_of_one_card(eight: GpuHost) -> None:
+def test_memory_that_nobody_reports_is_the_problem_of_one_card(eight: GpuHost) -> None:
     (eight.root / "sys/class/kfd/kfd/topology/nodes/1/mem_banks/0/properties").unlink()
     (eight.root / f"sys/bus/pci/devices/{BUSES[0]}/mem_info_vram_total").write_text("-22\n", encoding="ascii")
     eight.state["cards"][0]["unread"] = ["vram"]

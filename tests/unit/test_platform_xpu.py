@@ -70,7 +70,7 @@ def test_cards_without_a_driver_are_a_sentence(tmp_path: Path) -> None:
     intel_host(tmp_path, BUSES, driver="")
     assert xpu.PLATFORM.here(str(tmp_path))
     assert xpu.observe(str(tmp_path))["problem"] == [
-        f"no kernel module has them: neither xe nor i915; on the PCI bus: {B60} (8086:e211)"
+        f"no kernel module drives them: neither xe nor i915; on the PCI bus: {B60} (8086:e211)"
     ]
 
 

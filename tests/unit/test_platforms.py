@@ -71,7 +71,7 @@ def made_up(name: str, access: DeviceAccess, device: str, ids: tuple[str | None,
         card_variables=(*access.variables, *access.forbidden),
         names=rf"{device}[\w .()-]*",
         prefixes=(device,),
-        no_memory=f"memory is not checked: that of {name} cards is not counted with",
+        no_memory=f"memory is not checked: the toolkit has no memory rules for {name} cards",
         observe=observed(f"{device} 80GB HBM3", ids),
         **more,
     )
@@ -91,7 +91,7 @@ ABACUS = made_up(
         inside="dev/abacus/rod*",
         expected=("rod{index}",),
         error="RODS_ERROR",
-        hint="the rods runtime tells its reason in /var/log/rods",
+        hint="the rods runtime reports its reason in /var/log/rods",
     ),
     "BEAD",
     (None, None),
@@ -446,7 +446,7 @@ def test_a_host_is_recognised_and_its_facts_can_be_planned(name: str, machine: M
 
 
 @platforms
-def test_a_platform_says_what_later_steps_carry_out(name: str) -> None:
+def test_a_platform_reports_what_later_steps_carry_out(name: str) -> None:
     one = PLATFORMS[name]
     access = one.access(Host())
     assert bool(access) == bool(one.devices)
@@ -458,12 +458,12 @@ def test_a_platform_says_what_later_steps_carry_out(name: str) -> None:
         assert one.runtime and one.runtime.name == runtime and f"{runtime}_runtime" in one.needs
     # Something verifies what has arrived.
     assert access is None or access.inside or access.shows
-    # Memory is counted with, or somebody says that it is not.
+    # Memory is counted with, or a note reports that it is not.
     assert one.no_memory or not one.devices or one.memory or one.generation(Host.of(facts_of(name)))
 
 
 @platforms
-def test_memory_that_is_not_counted_with_is_said_in_the_platforms_words(name: str, machine: Machine) -> None:
+def test_memory_that_is_not_counted_with_is_reported_in_the_platforms_words(name: str, machine: Machine) -> None:
     told = [text for text in machine.plan["warnings"] if "memory is not checked" in text]
     assert [text for text in told if name in text] == ([machine.platform.no_memory] if name in MADE_UP else [])
 
@@ -761,7 +761,7 @@ def test_the_choices_of_roles_are_the_registered_platforms(registered: None) -> 
     assert images["accelerator"]["choices"] == own
 
 
-def test_a_name_with_blanks_is_a_device_of_the_platform_that_says_so() -> None:
+def test_a_name_with_blanks_is_a_device_of_the_platform_that_reports_it() -> None:
     host = gaudi_host(accelerator="chalk", **CHALK.observe())
     assert checked_host(host)[1] == []
     for wrong in ("CHALK\n80GB", "PENCIL 80GB", "HL 225", 7):

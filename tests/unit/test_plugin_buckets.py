@@ -327,7 +327,7 @@ def test_a_server_remembers_what_it_had_no_bucket_for(name: str, shapes: list[Bu
             lists[phase].append(answer.bucket)
 
 
-def test_a_list_is_asked_of_one_server_unless_it_is_told_not_to() -> None:
+def test_a_list_is_asked_of_one_server_unless_it_is_reported_not_to() -> None:
     shapes = [{**PROMPT, "batch": 3, "query": 900}, {**PROMPT, "batch": 2, "query": 700}]
     asked = strategy("exp")
     remembered = hpu_plugin_padded_shape(asked, shapes)
@@ -450,7 +450,7 @@ def test_the_ranges_in_force_are_the_table_of_the_page() -> None:
     )
 
 
-def test_an_error_says_which_variable_it_is() -> None:
+def test_an_error_reports_which_variable_it_is() -> None:
     with pytest.raises(InputError) as problem:
         hpu_plugin_buckets(strategy("pad", PROMPT_BS__STEP=0))
     assert problem.value.finding is not None

@@ -39,7 +39,7 @@ def one(host: dict[str, Any] | None = None, **more: Any) -> dict[str, Any]:
 
 
 def refused(host: dict[str, Any] | None = None, **more: Any) -> str:
-    """Return the one sentence by which a wish is refused."""
+    """Return the one sentence by which a request is refused."""
     (error,) = plan(host, **more)["errors"]
     return str(error["message"])
 
@@ -50,7 +50,7 @@ def option(model: dict[str, Any], name: str) -> str:
     return str(model["args"][model["args"].index(name) + 1])
 
 
-def test_everything_that_small_device_defaults_would_get_wrong_is_said() -> None:
+def test_everything_that_small_device_defaults_would_get_wrong_is_reported() -> None:
     model = one(max_model_len=None, max_num_seqs=None, max_num_batched_tokens=None)
     for key in ("max_model_len", "max_num_seqs", "max_num_batched_tokens", "gpu_memory_utilization"):
         assert option(model, "--" + key.replace("_", "-")) == str(DEFAULTS[key])
@@ -78,7 +78,7 @@ def test_graphs_are_those_of_the_vendors_rules_with_the_blocks_that_there_are() 
     assert not model["buckets"]["approximate"]
 
 
-def test_an_executor_is_said_once() -> None:
+def test_an_executor_is_reported_once() -> None:
     assert option(one(distributed_executor_backend="uni"), "--distributed-executor-backend") == "uni"
 
 
@@ -211,11 +211,11 @@ def test_measurements_of_the_other_generation_are_refused() -> None:
         ({"kv_cache_dtype": "fp8_inc", "quantization": "inc", "env": {"QUANT_CONFIG": "/q.json"}}, ""),
     ],
 )
-def test_quantisation_that_is_asked_for_by_half_is_told(more: dict[str, Any], sentence: str) -> None:
+def test_quantisation_that_is_asked_for_by_half_is_reported(more: dict[str, Any], sentence: str) -> None:
     told = [text for text in one(**more)["warnings"] if "QUANT_CONFIG" in text]
     assert len(told) == bool(sentence)
     assert sentence in " ".join(told)
-    # Weights that are quantised themselves bring their scales, and cannot be told to be INC's.
+    # Weights that are quantised themselves contain their scales, and cannot be declared as INC's.
     host = gaudi_host()
     host["weights"]["/data/hf_models/QwQ-32B"] = {
         "config": {**QWQ, "quantization_config": {"quant_method": "fp8"}},
@@ -317,7 +317,7 @@ def test_weights_that_the_server_widens_are_counted_as_they_are_loaded() -> None
     assert (old["memory"]["weights_gib"], old["dtype"]) == (39.0, "bfloat16")
 
 
-def test_what_is_refused_says_that_weights_grow() -> None:
+def test_what_is_refused_reports_that_weights_grow() -> None:
     (error,) = of_entry("gpt-oss-120b", tensor_parallel_size=1)["errors"]
     said = "217.6 GiB of weights (the 61 GiB of its files, converted to a wider type at load), of 128 GiB"
     assert said in error["message"]
@@ -385,7 +385,7 @@ def test_a_file_of_measurements_that_the_plugin_takes_no_notice_of_halves_no_wei
         ({"strategy": "pad", "decode_bs": {"pad_max": 4, "pad_percent": 20, "step": 2}}, ""),
     ],
 )
-def test_what_of_bucketing_counts_for_nothing_is_told(said: dict[str, Any], unread: str) -> None:
+def test_what_of_bucketing_counts_for_nothing_is_reported(said: dict[str, Any], unread: str) -> None:
     told = [text for text in one(bucketing=said)["warnings"] if "bucketing.strategy" in text]
     assert told == ([f"bucketing.strategy {unread}"] if unread else [])
 
@@ -411,7 +411,7 @@ def test_what_of_bucketing_counts_for_nothing_is_told(said: dict[str, Any], unre
         ({"VLLM_PROMPT_QUERY_BUCKET_STEP": "512", "VLLM_PREFIX_CACHING": "no"}, None),
     ],
 )
-def test_an_environment_that_contradicts_the_models_keys_is_told(env: dict[str, str], sentence: str | None) -> None:
+def test_an_environment_that_contradicts_the_models_keys_is_reported(env: dict[str, str], sentence: str | None) -> None:
     sizes = {"max_num_seqs": 8, "max_model_len": 4096, "max_num_batched_tokens": 4096}
     bucketing = {"strategy": "lin", "prompt_query": {"step": 512}, "decode_block": {"step": 256}}
     told = [text for text in one(**sizes, bucketing=bucketing, env=env)["warnings"] if "contradicts" in text]
@@ -427,7 +427,7 @@ def test_a_step_without_values_is_named_where_nobody_wrote_the_minimum() -> None
 
 
 @pytest.mark.parametrize(("release", "mode", "count"), [("1.24.1", "1", 1), ("1.24.1", "0", 0), ("1.23.0", "1", 0)])
-def test_lazy_mode_is_told_where_ready_images_have_none(release: str, mode: str, count: int) -> None:
+def test_lazy_mode_is_reported_where_ready_images_have_none(release: str, mode: str, count: int) -> None:
     wish = {"name": "m", "model": "qwq-32b", "image": "vllm:1", "launch_profile": "plugin"}
     wish |= {"env": {"PT_HPU_LAZY_MODE": mode}}
     found = vllm_plan([wish], gaudi_host(), CATALOG, host_name="g", release=release)
@@ -448,7 +448,7 @@ KEY = "VLLM_DECODE_BLOCK_BUCKET_MAX"
         ({}, {KEY: 60000}, f" by env: {KEY} 60000", f"env: {KEY}"),
     ],
 )
-def test_ranges_that_go_far_beyond_the_blocks_of_the_cards_are_told_with_what_would_do(
+def test_ranges_that_go_far_beyond_the_blocks_of_the_cards_are_reported_with_what_would_do(
     strategy: str, ranges: dict[str, int], env: dict[str, int], written: str, named: str
 ) -> None:
     wish = {"enable_prefix_caching": True, "max_num_seqs": 256, "max_model_len": 40960, "warmup_budget_minutes": 10**5}
@@ -491,7 +491,7 @@ def test_ranges_beyond_the_blocks_without_shared_ones_need_no_more_than_there_ar
         ({"decode_block": {"max": 2048}}, ""),
     ],
 )
-def test_what_ranges_do_not_cover_is_told(ranges: dict[str, Any], sentence: str) -> None:
+def test_what_ranges_do_not_cover_is_reported(ranges: dict[str, Any], sentence: str) -> None:
     told = one(enable_prefix_caching=True, bucketing={"strategy": "pad", **ranges})["warnings"]
     assert [text for text in told if "compile while serving" in text] == ([sentence] if sentence else [])
     assert not [text for text in one()["warnings"] if "compile while serving" in text]
@@ -551,12 +551,12 @@ def test_a_bucket_file_may_be_short_of_what_is_known_of_the_blocks_and_no_more()
 
 
 @pytest.mark.parametrize("words", [{"VLLM_MERGED_PREFILL": "yes"}, {"VLLM_PROMPT_BS_BUCKET_MAX": "4"}])
-def test_what_a_user_says_of_prompts_of_one_step_counts(words: dict[str, str]) -> None:
+def test_what_a_user_reports_of_prompts_of_one_step_counts(words: dict[str, str]) -> None:
     pad = {"strategy": "pad"}
     assert one(env=words, bucketing=pad)["graphs"] != one(bucketing=pad)["graphs"]
 
 
-def test_a_model_of_the_fork_changes_as_the_plan_says_and_not_by_itself() -> None:
+def test_a_model_of_the_fork_changes_as_the_plan_reports_and_not_by_itself() -> None:
     fork = plan(launch_profile="aice_1_21")["models"]
     served = live_of({"models": fork})
     again = vllm_plan_changes(plan(gaudi_host(services=served), launch_profile="aice_1_21")["models"], served, set())
@@ -566,7 +566,7 @@ def test_a_model_of_the_fork_changes_as_the_plan_says_and_not_by_itself() -> Non
     assert any("VLLM_BUCKETING_STRATEGY" in line for line in lines)
 
 
-def test_its_warm_up_is_told_while_it_goes_on() -> None:
+def test_its_warm_up_is_reported_while_it_goes_on() -> None:
     # Bars end with a phase, and docker logs gives no line before its end; so does Python with what it keeps back. Then
     # the journal would get four states of a bar a graph, all at once.
     told = {"VLLM_DEVELOPER_MODE": "true", "PYTHONUNBUFFERED": "1", "TQDM_DISABLE": "1"}

@@ -45,7 +45,7 @@ def one(release: str = "1.24.1", **more: Any) -> dict[str, Any]:
 
 
 def refused(release: str = "1.24.1", **more: Any) -> str:
-    """Return the one sentence by which a wish is refused."""
+    """Return the one sentence by which a request is refused."""
     (error,) = plan(release, **more)["errors"]
     return str(error["message"]).removeprefix("g: model m: ")
 
@@ -159,7 +159,7 @@ def test_graphs_are_those_of_the_images_version() -> None:
     assert vllm_launch(wish, gaudi_host())["env"]["VLLM_BUCKETING_STRATEGY"] == "exp"
 
 
-def test_a_version_is_said_with_the_image_too() -> None:
+def test_a_version_is_reported_with_the_image_too() -> None:
     images = vllm_images([{"name": "own/vllm:7", "vllm_version": "0.21.0"}], "1.24.0")
     assert bucketing_env(plan("1.24.0", image="own/vllm:7", images=images)["models"][0])
     recipe = {"vllm": {"branch": "v0.21.0"}, "plugin": {"branch": "v0.21.0"}}
@@ -175,7 +175,7 @@ def test_a_version_is_said_with_the_image_too() -> None:
         vllm_images([{"name": "own/vllm:7", "vllm_version": 0.26}], "1.24.0")
 
 
-def test_a_version_that_must_be_assumed_is_said() -> None:
+def test_a_version_that_must_be_assumed_is_reported() -> None:
     (warning,) = [text for text in plan("1.24.0")["warnings"] if "assumes" in text]
     assert warning == (
         "g: model m: the plan assumes 0.17.1, the oldest vLLM of release 1.24.0 that serves it, which has 0.17.1 and "
@@ -244,7 +244,7 @@ def test_what_a_release_or_its_vllm_does_not_have_is_refused(release: str, more:
     assert refused(release, **more).startswith(sentence)
 
 
-def test_ranges_that_an_old_version_does_not_read_are_said() -> None:
+def test_ranges_that_an_old_version_does_not_read_are_reported() -> None:
     said = {"strategy": "lin", "prompt_query": {"max": 512}, "decode_bs": {"step": 4}}
     warnings = plan("1.22.1", bucketing=said)["warnings"]
     assert "g: model m: bucketing.strategy lin ignores prompt_query.max" in warnings
@@ -366,7 +366,7 @@ def test_blocks_of_granites_hybrids_are_those_of_the_server() -> None:
     assert (granite["buckets"]["prompt"], granite["buckets"]["decode"]) == (60, len(found["decode"]))
     caching = one(model="granite-4.0-h-small", enable_prefix_caching=True, max_num_seqs=16)
     assert caching["bucket_limits"]["block_size"] == 768
-    # Of a model that says too little of itself.
+    # Of a model that has too little about itself.
     bare = {**CATALOG["granite-4.0-h-small"]["config"], "mamba_n_heads": None}
     assert one(model="granite-4.0-h-small", config=bare)["bucket_limits"]["block_size"] == 528
 

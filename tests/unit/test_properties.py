@@ -211,7 +211,7 @@ def test_a_plan_that_is_carried_out_has_nothing_left_to_change(cards: int, count
     st.integers(1, 500),
     st.sampled_from([1, 8, 40]),
 )
-def test_what_is_said_to_fit_fits(device: str, cards: int, length: int, gigabytes: int, kv_heads: int) -> None:
+def test_what_is_reported_to_fit_fits(device: str, cards: int, length: int, gigabytes: int, kv_heads: int) -> None:
     assume(cards <= kv_heads)
     config = {"num_hidden_layers": 64, "hidden_size": 5120, "num_attention_heads": 40, "num_key_value_heads": kv_heads}
     weights = {"/data/QwQ-32B": {"config": config, "bytes": gigabytes * 10**9}}

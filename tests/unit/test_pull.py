@@ -29,7 +29,7 @@ class Engine(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
     asked: list[tuple[str, dict[str, list[str]], dict[str, str]]]
     answer: tuple[int, list[Any]]
-    # What it says to everything that is not a pull.
+    # What it reports to everything that is not a pull.
     named: tuple[int, list[Any]] = (200, [])
     breaks_off = False
 
@@ -58,12 +58,12 @@ class Engine(BaseHTTPRequestHandler):
         return ""
 
     def log_message(self, *_: Any) -> None:
-        """Say nothing."""
+        """Log nothing."""
 
 
 @pytest.fixture
 def engine(tmp_path: Path) -> Iterator[Any]:
-    """An engine's class, of which a test says the answer, and its socket."""
+    """An engine's class, of which a test sets the answer, and its socket."""
     handler = type("Handler", (Engine,), {"asked": [], "answer": (200, [PROGRESS]), "path_": str(tmp_path / "e")})
     with socketserver.UnixStreamServer(str(tmp_path / "e"), handler) as server:
         thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
@@ -90,7 +90,7 @@ def test_the_engine_gets_name_and_login(engine: Any) -> None:
         ((500, []), "the engine refused it silently"),
     ],
 )
-def test_what_it_refuses_is_told_without_the_password(answer: Any, said: str, engine: Any) -> None:
+def test_what_it_refuses_is_reported_without_the_password(answer: Any, said: str, engine: Any) -> None:
     engine.answer = answer
     with pytest.raises(InputError) as raised:
         pull(NAME, LOGIN, engine.path_)
@@ -104,7 +104,7 @@ def test_an_engine_that_ends_amid_its_answer_has_not_pulled(lines: list[Any], en
         pull("vllm", {}, engine.path_)
 
 
-def test_an_engine_that_is_not_there_is_told(tmp_path: Path) -> None:
+def test_an_engine_that_is_not_there_is_reported(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="image vllm: could not be pulled: the engine does not answer at /"):
         pull("vllm", {}, str(tmp_path / "none"))
 
@@ -205,7 +205,7 @@ def test_an_image_of_a_mirror_gets_its_own_name_alone(engine: Any) -> None:
     ]
 
 
-def test_what_a_mirror_cannot_give_is_told(engine: Any) -> None:
+def test_what_a_mirror_cannot_give_is_reported(engine: Any) -> None:
     with pytest.raises(InputError, match="cannot come from a mirror by its digest"):
         pull_mirrored(f"vllm@sha256:{'a' * 64}", MIRROR, engine.path_)
     assert engine.asked == []

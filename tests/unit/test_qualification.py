@@ -42,7 +42,7 @@ def report(verdict: str, *cards: str, header: str = "=== gaudi2 hl qual report =
     [
         (0, report("PASSED", "PASSED", "PASSED"), Report(PASSED)),
         (1, report("FAILED", "PASSED", "FAILED"), Report(FAILED, "its report shows FAILED", (1,))),
-        # Nothing says which: no card is called good or bad.
+        # Nothing shows which: no card is called good or bad.
         (
             1,
             report("FAILED", "PASSED", "FAILED").replace("0000:1a", "card 1a"),
@@ -59,7 +59,7 @@ def report(verdict: str, *cards: str, header: str = "=== gaudi2 hl qual report =
         (0, report("PASSED", "PASSED", "PASSED") + "\n" + report("FAILED"), "its report has several verdicts"),
     ],
 )
-def test_a_report_of_hl_qual_is_a_pass_only_where_everything_says_so(status: int, text: str, expected: Any) -> None:
+def test_a_report_of_hl_qual_is_a_pass_only_where_everything_reports_it(status: int, text: str, expected: Any) -> None:
     found = hl_qual.read_report(status, text, CARDS)
     assert found == (expected if isinstance(expected, Report) else Report(NO_RESULT, expected))
 
@@ -196,10 +196,10 @@ def test_a_suite_passes_and_is_kept_by_serial_number_and_firmware(machine: Machi
     assert " hl qual report " in log.read_text() and oct(log.stat().st_mode & 0o777) == "0o640"
 
 
-def test_ports_that_are_down_are_brought_up_before(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ports_that_are_down_are_activated_before(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
     (machine.root / "run/gaudi-sim/ports").write_text("down\n")
     assert machine.run(tests=["serdes-pairs"])["verdict"] == PASSED
-    # One without a cable stays down; what it means for a test, the test says.
+    # One without a cable stays down; what it means for a test, the test decides.
     monkeypatch.setattr(qualification, "PORTS_S", 0)
     (machine.root / "run/gaudi-sim/ports").write_text("down\n")
     found = machine.run(tests=["memory-bandwidth"])
@@ -285,7 +285,7 @@ def wait_for(condition: Any) -> None:
 
 
 def running(program: Path, option: str) -> bool:
-    """Tell whether the stand-in of this machine runs a test."""
+    """Return whether the stand-in of this machine runs a test."""
     for path in Path("/proc").glob("[0-9]*"):
         try:
             words, folder = (path / "cmdline").read_bytes().decode(errors="replace"), (path / "cwd").resolve()
@@ -307,7 +307,10 @@ def test_a_test_that_does_not_end_is_ended_and_has_no_result(machine: Machine, m
     monkeypatch.setattr(type(hl_qual.MEMORY), "limit_s", 1)
     machine.set(qual={"-f2": {"sleep": 60}})
     found = machine.run(tests=["functional"])
-    assert (found["verdict"], found["tests"][0]["why"]) == (NO_RESULT, "no end after 1 second; it was ended")
+    assert (found["verdict"], found["tests"][0]["why"]) == (
+        NO_RESULT,
+        "it did not end within 1 second, and was stopped",
+    )
     assert not running(machine.folder / "hl_qual", "-f2")
 
 
@@ -434,7 +437,7 @@ def test_what_is_required_runs_once_and_waits_while_cards_serve() -> None:
     # Cards without a driver wait for it.
     bare = pending({**machine_facts(), "problem": ["no driver"], "modules": []}, **required)
     assert (bare.due, bare.refusal) == ([], [])
-    # A tool that stage driver brings is not missed before.
+    # A tool that stage driver provides is not missed before.
     brings = {"driver_optional_packages": ["habanalabs-qual"], "preflight_for": ["driver", "qualification"]}
     assert pending(None, {"programs": []}, **required, **brings).due
 
@@ -443,7 +446,7 @@ def test_a_driver_that_was_left_for_tests_is_repaired_by_any_run() -> None:
     found = pending(None, {"unlocked": True})
     assert (found.due, found.changes["tests"], found.changes["now"]) == ([REPAIR], [], True)
     assert (found.drift, found.notes) == ([UNLOCKED], [])
-    # A model that serves on it is not interrupted, and a run and a status say what helps.
+    # A model that serves on it is not interrupted, and a run and a status report what helps.
     serving = pending(machine_facts(services=SERVING), {"unlocked": True})
     assert (serving.due, serving.changes["now"], serving.drift, serving.notes) == ([], False, [UNLOCKED], [UNLOCKED])
 
@@ -468,7 +471,7 @@ def test_the_status_line_has_suite_day_verdict_and_cards() -> None:
 
 
 def module_result(machine: Machine, **given: Any) -> dict[str, Any]:
-    """Return what the module says, run in a process of its own as on a host."""
+    """Return what the module reports, run in a process of its own as on a host."""
     arguments = {"accelerator": "gaudi", "device": "HL-225", "folder": str(machine.state), **given}
     start = "from helpers.plugins import load; load('library/qualify_cards.py').main()"
     env = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "PATH": f"{STANDINS}:{os.environ['PATH']}"}

@@ -22,7 +22,7 @@ def shared(missing: list[dict[str, Any]], giver: str, host: str = "b") -> dict[s
     return images_shared(missing, missing, giver, host, HOSTS)
 
 
-def test_a_host_takes_what_another_one_brings_for_all() -> None:
+def test_a_host_takes_what_another_one_fetches_for_all() -> None:
     pulled, archived = {"name": "x:1"}, {"name": "y:1", "archive": "/srv/y.tar"}
     built = {"name": "z:1-0", "alias": "z", "build": "gaudi", "build_host": "a"}
     for entries in ([pulled], [archived], [built], [pulled, archived, built]):
@@ -39,7 +39,7 @@ def test_what_each_host_has_a_way_of_its_own_to_is_not_sent(yes: Any) -> None:
     assert shared([share, pinned, other], "a") == {"own": [share, pinned], "take": [other], "refusal": []}
 
 
-def test_a_host_that_is_none_and_two_that_bring_are_refused() -> None:
+def test_a_host_that_is_none_and_two_that_fetch_are_refused() -> None:
     assert shared([], "c")["refusal"] == ["b: vllm_image_from_host 'c': is not a host of the inventory, which has a, b"]
     built = {"name": "z:1-0", "alias": "z", "build": "gaudi", "build_host": "b"}
     assert shared([built], "a")["refusal"] == [
@@ -67,13 +67,13 @@ def test_certificates_hold_where_clocks_differ_and_for_one_purpose_alone(tmp_pat
         assert (tmp_path / f"{name}.key").stat().st_mode & 0o077 == 0
     assert "IP Address:192.0.2.1" in told(tmp_path / "server.crt", "-ext", "subjectAltName")
     assert "TLS Web Server Authentication" in told(tmp_path / "server.crt", "-ext", "extendedKeyUsage")
-    # Whoever has stolen it cannot pose as the registry.
+    # Who has stolen it cannot pose as the registry.
     assert "Server" not in told(tmp_path / "client.crt", "-ext", "extendedKeyUsage")
     assert told(tmp_path / "server.crt", "-serial") != told(tmp_path / "client.crt", "-serial")
     ssl.create_default_context(cafile=str(tmp_path / "server.crt"))
 
 
-def test_an_openssl_that_fails_is_told(tmp_path: Path) -> None:
+def test_an_openssl_that_fails_is_reported(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"^no certificate for the registry: openssl req: "):
         registry.certificate_pair(tmp_path, "server", "NONSENSE:\n[x")
 
@@ -100,7 +100,7 @@ def test_keys_are_files_of_root_and_gone_afterwards(tmp_path: Path, monkeypatch:
         pass
     folder.mkdir()
     (folder / "ca.crt").write_text("the owner's")
-    told = "is there and not the toolkit's; choose another vllm_image_serve_port"
+    told = "exists, and is not the toolkit's; choose another vllm_image_serve_port"
     with pytest.raises(InputError, match=told), registry.trusted(client):
         pass
     assert (folder / "ca.crt").read_text() == "the owner's"
@@ -138,7 +138,7 @@ def test_the_clients_last_line_is_the_reason(monkeypatch: pytest.MonkeyPatch) ->
         registry.docker(["push", "x"], "image a:1")
 
 
-def test_a_port_that_somebody_else_has_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_port_that_someone_else_has_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(registry, "run", lambda argv: Result(0, "", ""))  # systemd knows no registry
     with registry.socket.create_server(("127.0.0.1", 0)) as other:
         port = other.getsockname()[1]

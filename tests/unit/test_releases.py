@@ -61,12 +61,12 @@ def test_a_new_inventory_gets_the_current_release(driver: str | None) -> None:
     first = vllm_plan([wish], gaudi_host(driver_version=driver), host_name="g", release="")
     assert first == vllm_plan([wish], gaudi_host(driver_version=driver), host_name="g", release=DEFAULT)
     assert (first["errors"], first["models"][0]["launch_profile"]) == ([], "plugin")
-    # What it has brought there is no reason to ask.
+    # What it has installed there is no reason to ask.
     served = gaudi_host(driver_version=DEFAULT, services=live_of(first))
     assert vllm_plan([wish], served, host_name="g", release="")["errors"] == []
 
 
-def test_an_inventory_without_a_release_is_told_what_to_write_where_another_one_is() -> None:
+def test_an_inventory_without_a_release_is_reported_what_to_write_where_another_one_is() -> None:
     fork = live_of(plan("1.21.3"))
     hosts = {
         "a": known(accelerator_release=None, gaudi_host=gaudi_host(driver_version="1.21.3-57", services=fork)),
@@ -132,7 +132,7 @@ def test_what_serves_keeps_its_engine_where_the_release_still_has_it() -> None:
     # A launch file of a version that did not write the engine down.
     served["m"]["launch"].pop("launch_profile")
     assert plan("1.22.0", gaudi_host(services=served))["models"][0]["launch_profile"] == "aice_1_21"
-    # Who says another release has said it.
+    # Anyone who names another release has set it.
     assert plan("1.24.1", gaudi_host(services=served))["models"][0]["launch_profile"] == "plugin"
 
 
@@ -168,7 +168,7 @@ def test_a_release_that_yaml_made_a_number_of_raises_nothing() -> None:
 def test_the_release_of_an_image_is_compared_whatever_the_facts_are(
     image: str, release: str, error: str | None, warning: str | None
 ) -> None:
-    # As facts that somebody has written by hand: they name no images, and no driver.
+    # As facts that someone has written by hand: they name no images, and no driver.
     host = {key: value for key, value in gaudi_host().items() if key in ("accelerator", "device_name", "modules")}
     plan = vllm_plan(
         [model(image=image)], {**host, "ip": "10.0.0.1", "interface": "eth0"}, host_name="g", release=release

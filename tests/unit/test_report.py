@@ -50,7 +50,7 @@ def test_missing_card_wrong_driver_wrong_kind() -> None:
 
 
 def test_what_a_run_would_trip_over_later_is_refused_now() -> None:
-    assert refusal(release="1.21") == ["gaudi01: accelerator_release 1.21: a quoted release such as '1.24.1'"]
+    assert refusal(release="1.21") == ["gaudi01: accelerator_release 1.21: must be a quoted release such as '1.24.1'"]
     (broken,) = refusal(daemon='{"a": 1,}')
     assert broken.startswith("gaudi01: /etc/docker/daemon.json: line 1, column ")
     assert refusal(secrets={"a": "b"}) == ["gaudi01: vllm_secrets: a: must be a mapping of environment variables"]
@@ -111,7 +111,7 @@ def test_hosts_that_dropped_out_are_named_below_the_table() -> None:
     assert lines[-1].startswith("gaudi02: dropped out of this run")
 
 
-def test_the_table_of_a_check_says_that_it_shows_what_is_live_before() -> None:
+def test_the_table_of_a_check_reports_that_it_shows_what_is_live_before() -> None:
     assert endpoint_table({}, [], [], check=True)[-1].startswith("check mode: nothing was changed")
 
 

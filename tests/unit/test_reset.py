@@ -85,7 +85,9 @@ def test_a_default_runtime_goes_with_the_runtime() -> None:
     assert plan["write"][0]["content"] == OWNERS
     # An engine forgets no key that is merely gone, and does not start where its default runtime is.
     assert json.loads(plan["reload"])["default-runtime"] == "runc"
-    assert plan["left"] == ["/etc/docker/daemon.json: your default-runtime habana goes with the runtime of that name"]
+    assert plan["left"] == [
+        "/etc/docker/daemon.json: your default-runtime habana is removed with the runtime of that name"
+    ]
     before = '{"default-runtime": "kata", "runtimes": {"kata": {"path": "/kata"}}}\n'
     now = json.dumps({**json.loads(merged(before)), "default-runtime": "habana"})
     plan = reset_host.container_runtime_reset(runtime(now), of_runtime(before))
@@ -130,7 +132,7 @@ def test_data_goes_back_where_no_container_runs_from_it() -> None:
 
 def test_a_daemon_json_that_is_none_stays() -> None:
     plan = reset_host.container_runtime_reset(runtime("{nonsense", info=None), of_runtime(OWNERS))
-    assert plan["write"] == [] and "is not JSON object; it stays" in plan["left"][0]
+    assert plan["write"] == [] and "is not a JSON object; it stays" in plan["left"][0]
 
 
 def test_a_site_from_before_the_records_goes_back_to_its_backup() -> None:
@@ -143,7 +145,7 @@ def test_a_site_from_before_the_records_goes_back_to_its_backup() -> None:
     plan = reset_host.container_runtime_reset(runtime(merged(None)), left(traces=[SYSCTL]))
     assert "/etc/docker/daemon.json" in plan["paths"]
     plan = reset_host.container_runtime_reset(runtime(merged(OWNERS)), left(records=late, traces=[SYSCTL]))
-    assert plan["write"] == [] and "what it was before the toolkit is not known" in plan["left"][0]
+    assert plan["write"] == [] and "its content before the toolkit is not known" in plan["left"][0]
 
 
 def test_a_model_that_has_lost_its_unit_is_taken_back_too() -> None:
@@ -249,7 +251,7 @@ def test_a_host_that_the_toolkit_never_saw_is_left_alone() -> None:
         assert not plan["due"] and plan["did"] == [] and plan["left"] == []
 
 
-def test_values_that_nobody_wrote_down_are_told() -> None:
+def test_values_that_nobody_wrote_down_are_reported() -> None:
     late = {"host_tuning": {"found": {"late": True}}}
     plan = reset_host.host_tuning_reset(tuning(), left(records=late, traces=[SYSCTL]))
     assert plan["paths"] == [SYSCTL] and plan["sysctl"] == {}
@@ -291,7 +293,7 @@ def test_no_model_takes_the_toolkits_own_folders_with_it(name: str) -> None:
     assert f"{STATE}/a" in plan["paths"] and f"{STATE}/{name}" not in plan["paths"]
 
 
-def test_only_weights_that_were_brought_go() -> None:
+def test_only_weights_that_were_fetched_go() -> None:
     brought = {"/w/a": "/w", "/w/mine": "/w/mine", "/w/half": "/w"}
     here = left(
         records={
@@ -315,7 +317,7 @@ def test_only_weights_that_were_brought_go() -> None:
     assert plan["weights"] == [] and plan["packages"] == ["git-lfs"] and plan["containers"] == ["gaudi-weights-a"]
     assert plan["did"][0] == "container gaudi-weights-a"
     assert plan["paths"] == ["/usr/local/lib/gaudi-serve/weights", f"{STATE}/weights", "/opt/g/v"]
-    assert "weights /w/mine: not as the toolkit provided them" in plan["left"]
+    assert "weights /w/mine: not those that the toolkit provided" in plan["left"]
     plan = reset.model_weights_reset(here, weights=True)
     assert plan["weights"] == ["/w/a"] and "/w/half.partial" in plan["paths"]
     assert "/w" in plan["empty"] and "/opt/g" in plan["empty"] and "/" not in plan["empty"]
@@ -377,7 +379,7 @@ def test_images_that_are_used_or_changed_stay() -> None:
     plan = reset.vllm_image_reset(live, here, f"{STATE}/images", True)
     assert plan["images"] == ["a:1", "d:latest", "f:1"] and len(plan["paths"]) == 2
     assert plan["left"] == [
-        "image b:1: another one than was provided",
+        "image b:1: not the one that the toolkit provided",
         "image c:1: container owners uses it",
         "image e:1: container byid uses it",
     ]
@@ -477,7 +479,7 @@ def test_an_engine_with_containers_of_the_owners_stays() -> None:
     )
     plan = reset.packages_reset(here, ["docker.io"], True)
     assert plan["release"] == [] and plan["purge"] == ["x"]
-    assert plan["left"] == ["packages docker.io: containers of yours are there (owners)"]
+    assert plan["left"] == ["packages docker.io: your containers are still there (owners)"]
 
 
 def test_records_go_last_and_what_stays_is_remembered() -> None:
@@ -494,24 +496,24 @@ def test_records_go_last_and_what_stays_is_remembered() -> None:
     written = {Path(one["path"]).stem: json.loads(one["content"]) for one in plan["files"]}
     assert written["vllm_image"] == {"brought": {"images": {"a:1": "x"}}}
     assert written["gaudi_driver"] == {"brought": {"paths": {"/p": "/p"}}, "installed": ["bash"]}
-    assert "model_weights" not in written, "it says no more than what stays"
+    assert "model_weights" not in written, "it has no more than what stays"
     assert plan["left"][0] == "/etc/gaudi-serve/mine: not the toolkit's"
     assert plan["did"] == ["folder /usr/local/lib/gaudi-serve"]
     plan = reset.rest_reset(left(own={**own, "/etc/gaudi-serve": []}), {})
     assert plan["left"] == [] and len(plan["did"]) == 3
 
 
-def test_a_reset_is_refused_without_the_word_and_for_odd_wishes() -> None:
+def test_a_reset_is_refused_without_the_word_and_for_odd_requests() -> None:
     assert reset.reset_refusal({"reset_weights": "yes", "reset_images": False}, "reset") == []
     assert reset.reset_refusal({}, "", check=True) == []
-    assert "type the word reset" in reset.reset_refusal({}, "Reset")[0]
+    assert "type reset, or set" in reset.reset_refusal({}, "Reset")[0]
     assert reset.reset_refusal({"reset_weights": "maybe", "reset_images": 2}, "reset") == [
         "reset_weights: 'maybe' is neither true nor false",
         "reset_images: 2 is neither true nor false",
     ]
 
 
-def test_the_end_is_told_host_by_host() -> None:
+def test_the_end_is_reported_host_by_host() -> None:
     done = {"vllm_service_reset": {"did": ["model a"], "left": ["b: yours"]}, "reset_done": True}
     broken = {"reset_problem": "it\nbroke", "preflight_rest_reset": {"did": ["x"], "left": []}}
     hosts = {"one": done, "two": broken, "three": {}}
@@ -521,14 +523,14 @@ def test_the_end_is_told_host_by_host() -> None:
         ["two", "1", "0", "failed"],
         ["three", "0", "0", "cannot", "be", "reached"],
     ]
-    assert lines[5:] == ["one: taken back: model a", "one: stays: b: yours", "two: begun: x", "two: it broke"]
+    assert lines[5:] == ["one: undone: model a", "one: stays: b: yours", "two: begun: x", "two: it broke"]
     checked = reset.reset_lines(
         {"one": {**done, "preflight_rest_reset": {"did": ["x"], "left": []}}}, ["one"], check=True
     )
-    assert checked[2].endswith("nothing changed") and checked[3] == "one: would remove: model a" and len(checked) == 5
+    assert checked[2].endswith("nothing changed") and checked[3] == "one: would undo: model a" and len(checked) == 5
 
 
-def test_recipes_are_where_the_mounts_say() -> None:
+def test_recipes_are_where_the_mounts_report() -> None:
     mounts = [
         {"source": "/host", "target": "/cache", "read_only": False},
         {"source": "/w", "target": "/w", "read_only": True},
@@ -559,7 +561,7 @@ def test_what_was_found_is_written_once(tmp_path: Path, monkeypatch: pytest.Monk
     assert folder.stat().st_mode & 0o777 == 0o700
     assert (folder / "a.json").stat().st_mode & 0o777 == 0o600
     assert found.keep("a", {"x": 2}, folder=folder, packages=True) is None
-    # What is brought is added, and its details are filled in once.
+    # What is installed is added, and its details are filled in once.
     assert kept(folder, "a", brought={"images": {"i": None}})["brought"]["images"] == {"i": None}
     assert kept(folder, "a", brought={"images": {"i": "id"}})["brought"]["images"] == {"i": "id"}
     assert kept(folder, "a", brought={"images": {"i": "other"}})["found"] == {"x": 1}

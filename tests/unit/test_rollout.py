@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 
 ROOT = Path(__file__).parents[2]
 GATEWAY = {"preflight_gateways": ["gw"]}
-# Said of more than four hosts alone.
+# Shown for more than four hosts alone.
 STILL_MANY = ["stage_output.py: {len(hosts)} hosts"] * 2
 
 
@@ -80,7 +80,7 @@ def test_a_canary_comes_first_and_all_but_one_stay() -> None:
     assert found["lines"][-1] == "waves are smaller than 50%, because 3 servers of Qwen/QwQ must stay"
 
 
-def test_a_canary_that_has_nothing_due_is_told() -> None:
+def test_a_canary_that_has_nothing_due_is_reported() -> None:
     hosts = fleet(3)
     hosts["g2"] = {**hosts["g2"], "vllm_service_due": []}
     found = plan(hosts, rollout_canary="g2")
@@ -186,7 +186,7 @@ def test_models_down_on_several_hosts_at_once() -> None:
     assert hosts_down_at_once(hosts, list(hosts)) == []
 
 
-def test_figures_of_a_host_are_told_beside_those_of_before() -> None:
+def test_figures_of_a_host_are_reported_beside_those_of_before() -> None:
     before, after = {"m": {"tokens_s": 500.0, "first_token_s": 0.1}}, {"m": {"tokens_s": 450.0, "first_token_s": 0.12}}
     lines = verified_text("h1", before, after).split("\n")
     assert lines == [
@@ -203,7 +203,7 @@ def test_an_answer_that_nobody_gave_counts_as_none() -> None:
     assert rollout_plan({}, [], empty)["settings"] == rollout_plan({}, [], {})["settings"]
 
 
-def test_what_is_slower_than_before_is_told() -> None:
+def test_what_is_slower_than_before_is_reported() -> None:
     before = {"a": {"first_token_s": 0.5, "tokens_s": 100.0}, "b": {"first_token_s": 0.01, "tokens_s": 50.0}}
     assert slower_models(before, before, 1.0) == []
     after = {"a": {"first_token_s": 0.7, "tokens_s": 79.0}, "b": {"first_token_s": 0.1, "tokens_s": 41.0}, "new": {}}
@@ -243,7 +243,7 @@ def test_a_restart_on_several_hosts_at_once_is_found() -> None:
         name: {"gaudi_services": {"units": units}} for name, units in (("a", serving), ("b", serving), ("c", other))
     }
     assert restarted_at_once(hosts, ["a", "b", "c"], "m") == ["a", "b"]
-    # One that does not serve is brought up by it; one alone is what was asked for.
+    # One that does not serve is started by it; one alone is what was asked for.
     assert restarted_at_once(hosts, ["a", "c"], "m") == [] and restarted_at_once(hosts, ["a", "b", "c"], "n") == []
     assert restarted_at_once({"a": {}, "b": {}}, ["a", "b"], "m") == []
 
@@ -264,7 +264,7 @@ def test_counts_agree_with_their_nouns(number: int, text: str) -> None:
 
 
 def test_no_message_writes_a_count_by_itself() -> None:
-    """A literal plural behind a number says "1 hosts" some day; those listed are never one, or limits of many."""
+    """A literal plural behind a number shows "1 hosts" some day; those listed are never one, or limits of many."""
     nouns = "host|model|server|file|card|line|request|step|graph|shape|folder|link|time|error|day|thing|fork|job|image"
     plural = re.compile(
         rf"\{{[^{{}}:]*(?:len\(|count|taken|graphs|done|seen|fitting|restarts)[^{{}}:]*\}} (?:{nouns})s\b"
@@ -277,7 +277,7 @@ def test_no_message_writes_a_count_by_itself() -> None:
     assert found == STILL_MANY
 
 
-def test_what_is_due_on_a_gateway_is_told_and_is_no_wave() -> None:
+def test_what_is_due_on_a_gateway_is_reported_and_is_no_wave() -> None:
     found = plan({"g1": host({"q": "q"}, due=False), "gw": {"gateway_due": ["serve g1.q (q)", "start it"]}})
     assert found["waves"] == []
     assert found["lines"] == [
@@ -291,7 +291,7 @@ def test_a_server_that_shows_no_counts_is_not_idle() -> None:
         status, text = 200, b"vllm:num_requests_running 2.0\nvllm:num_requests_waiting 1.0\n"
 
         def log_message(self, *_: Any) -> None:
-            """Say nothing."""
+            """Log nothing."""
 
         def do_GET(self) -> None:
             self.send_response(self.status)
@@ -379,7 +379,7 @@ def test_what_no_line_shows_is_compared_too() -> None:
     assert beyond(host(**image, **gateway)) == []
     # What is done already is not asked for again.
     assert beyond(host(**gateway)) == []
-    # The environment of a model that starts, say.
+    # The environment of a model that starts, for example.
     assert beyond(host("b", **image, **gateway)) == ["h1: not in the approved plan: launch of m"]
     image["vllm_images"] = [{"name": "vllm:1", "archive": "/b"}]
     assert beyond(host(**image, **gateway)) == ["h1: not in the approved plan: vllm_images"]

@@ -1,4 +1,4 @@
-"""The state of a host in a rollout: which events it allows, what a run makes of them, and what it says in the end."""
+"""The state of a host in a rollout: which events it allows, and what a run makes of them and reports."""
 
 from __future__ import annotations
 
@@ -132,7 +132,7 @@ def test_paths_of_a_host_through_a_run(events: tuple[str, ...], state: str, outc
     assert (told["ended"], told["under_way"]) == (stops and state != "rolling_back", state == "rolling_back")
     assert told["lost"] == ("lose" in events)
     assert told["restored"] == (state in ("rolled_back", "returned"))
-    # From acceptance on, and until then not, gateways serve what its plan says.
+    # From acceptance on, and until then not, gateways serve what its plan has.
     assert told["accepted"] == ("accept" in events)
     assert rollout_stopped({"h2": {"rollout_host": told}, "h3": {}}, ["h2", "h3", "h4"]) == ["h2"] * stops
     assert rollout_stopped({"h2": {"rollout_host": told}}, ["h2"], lost=True) == ["h2"] * ("lose" in events)
@@ -225,7 +225,7 @@ AGAIN = "It serves the same models as before; the other hosts of later waves are
         ),
     ],
 )
-def test_what_is_said_of_a_host_at_which_the_rollout_stops(found: RolloutState, text: str) -> None:
+def test_what_is_reported_of_a_host_at_which_the_rollout_stops(found: RolloutState, text: str) -> None:
     assert found.report["text"] == text
 
 

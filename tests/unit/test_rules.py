@@ -114,7 +114,7 @@ def write_each_alert(folder: Path) -> None:
 
 @pytest.fixture(scope="module")
 def failures(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
-    """Return what promtool says of the cases that fail, by their names."""
+    """Return what promtool reports of the cases that fail, by their names."""
     folder = tmp_path_factory.mktemp("rules")
     write_each_alert(folder)
     files: dict[str, list[Case]] = defaultdict(list)
@@ -315,7 +315,7 @@ def test_names_of_an_expression() -> None:
         promql.names("a + $x")
 
 
-# These say what nobody may miss, whatever is under way.
+# These report what nobody may miss, whatever is under way.
 NEVER_QUIET = {
     *("CardEccUncorrected", "CardRowReplacementPending", "CardHot", "CardThrottled", "CardPcieDegraded"),
     *("TextfileBroken", "DiskFull", "DiskFullSoon", "LinkValidationOld", "RolloutLeftHalfway", "CertificateExpires"),

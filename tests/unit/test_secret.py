@@ -1,4 +1,4 @@
-"""Secrets: what is compared, what is told of it, and that nothing said changes nothing."""
+"""Secrets: what is compared, what is shown of it, and that nothing set changes nothing."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def secret_file(folder: Path, text: str = "HF_TOKEN=t\nVLLM_API_KEY=s3cret\n") -
     return path
 
 
-def test_nothing_said_of_secrets_withdraws_none() -> None:
+def test_nothing_reported_of_secrets_withdraws_none() -> None:
     models = planned(model())["models"]
     with_secret = {"running": True, "digest": models[0]["digest"], "secret_mtime": "5.0"}
     state = live(models, secret_mtime=5.0, container=with_secret)
@@ -40,7 +40,7 @@ def test_nothing_said_of_secrets_withdraws_none() -> None:
     assert service.vllm_service_drift(found, gone) == ["model qwq: runs with other secrets"]
 
 
-def test_a_host_tells_whether_its_secrets_are_these(tmp_path: Path) -> None:
+def test_a_host_reports_whether_its_secrets_are_these(tmp_path: Path) -> None:
     path = secret_file(tmp_path)
     marks = vllm_secret_marks(SECRETS)
     assert not secret_differs(path, marks["qwq"])
@@ -59,7 +59,9 @@ def test_what_is_no_mapping_of_secrets_has_no_marks(wrong: Any) -> None:
     assert vllm_secret_marks(wrong) == {}
 
 
-def test_a_changed_secret_is_told_before_it_restarts_the_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_changed_secret_is_reported_before_it_restarts_the_model(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     secret_file(tmp_path)
     units = tmp_path / "units"
     units.mkdir()
@@ -89,7 +91,7 @@ def test_a_restart_has_no_line_of_a_root_that_did_not_change() -> None:
     launch = services["qwq"]["launch"]
     services["qwq"]["launch"] = {key: launch[key] for key in observe_services.LAUNCH if key in launch}
     assert not any("root" in line for line in vllm_plan_changes(after["models"], services))
-    # Facts that were saved by an older version do not say it.
+    # Facts that were saved by an older version do not have it.
     del services["qwq"]["launch"]["read_only"]
     assert not any("root" in line for line in vllm_plan_changes(after["models"], services))
     writable = planned(model(read_only=False))["models"]
@@ -99,9 +101,9 @@ def test_a_restart_has_no_line_of_a_root_that_did_not_change() -> None:
 @pytest.mark.parametrize(
     ("value", "allowed"),
     [
-        (123456, "quoted: YAML makes another number of 0123456, and of 1_000"),
-        (1.5, "quoted: YAML makes another number of 0123456, and of 1_000"),
-        ("geheim\N{EURO SIGN}", "of signs that a header of HTTP can carry (Latin-1)"),
+        (123456, "quoted: YAML reads 0123456 and 1_000 as other numbers"),
+        (1.5, "quoted: YAML reads 0123456 and 1_000 as other numbers"),
+        ("geheim\N{EURO SIGN}", "of characters that an HTTP header can carry (Latin-1)"),
         (True, "a quoted text"),
         (datetime.date(2024, 1, 1), "a quoted text"),
         (["s3cret"], "a quoted text"),
@@ -115,7 +117,7 @@ def test_secrets_that_would_break_a_run_are_refused_by_their_key(value: Any, all
     assert found == [f"g: vllm_secrets: qwq: VLLM_API_KEY must be {allowed}"]
 
 
-def test_the_text_of_a_credential_that_says_one_model_twice_is_none() -> None:
+def test_the_text_of_a_credential_that_reports_one_model_twice_is_none() -> None:
     text = "qwq: {VLLM_API_KEY: canary}\nqwq: {VLLM_API_KEY: other}"
     assert service.secrets_refusal(text, "g") == ["g: vllm_secrets: must be a mapping of models"]
     assert service.secrets_refusal("a: &a {VLLM_API_KEY: x}\nb: {<<: *a}", "g") == []
@@ -132,5 +134,5 @@ def test_secrets_of_a_model_that_no_host_has_are_refused() -> None:
     assert [(error["key"], error["message"]) for error in fleet["errors"]] == [("vllm_secrets", sentence)]
     del hosts["a"]["vllm_secrets"]["qwk"]
     assert inventory_refusal({**hosts["a"], "hostvars": hosts}, "a") == []
-    # Where nobody has said any models, nothing is known of them.
+    # Where nobody has set any models, nothing is known of them.
     assert inventory_refusal({"vllm_secrets": {"qwk": {}}}, "a") == []

@@ -205,7 +205,7 @@ def test_drift_of_models_that_are_not_there_or_not_planned(models: list[dict[str
         "model two: has no unit",
         "model qwq: runs, planned stopped",
     ]
-    assert "model qwq: is there, but not planned" in service.vllm_service_drift(changes([], state), state)
+    assert "model qwq: exists, but is not planned" in service.vllm_service_drift(changes([], state), state)
 
 
 def test_images_of_an_engine_that_does_not_answer_are_not_known() -> None:
@@ -229,7 +229,7 @@ def test_one_model_of_a_fleet_is_named_or_refused() -> None:
     ]
 
 
-def test_a_server_that_came_back_between_two_looks_is_no_stranger(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_server_that_came_back_between_two_looks_is_no_foreign_program(monkeypatch: pytest.MonkeyPatch) -> None:
     asked = []
     answer = Result(0, "vllm-back\n", "")
 
@@ -247,15 +247,15 @@ def test_a_server_that_came_back_between_two_looks_is_no_stranger(monkeypatch: p
     units |= {name: {"active": False, "state": "activating", "container": None} for name in ("back", "waits")}
     units["down"] = {"active": False, "state": "inactive", "container": {"running": False}}
     assert observe_services.holding(units) == {"up", "warms-up", "back"}
-    # A dead engine says of no container whether it runs.
+    # A dead engine reports of no container whether it runs.
     answer = Result(1, "", "Cannot connect to the Docker daemon")
     assert observe_services.holding(units) == {"up", "warms-up", "back", "waits"}
 
 
-def test_a_full_disk_is_told_before_anything_restarts() -> None:
+def test_a_full_disk_is_reported_before_anything_restarts() -> None:
     live = {"free": {"/etc/gaudi-serve": 10 * service.ROOM, "/var/lib/gaudi-serve": 4096}}
     assert service.vllm_service_refusal({"due": True}, live, "h") == [
-        "h: /var/lib/gaudi-serve: 4 KiB are free there, and 1024 must be: units, environments and results of "
+        "h: /var/lib/gaudi-serve: 4 KiB are free there, and 1024 KiB are required: units, environments and results of "
         "smoke tests are written below it"
     ]
     # Who writes nothing needs no room.
@@ -272,9 +272,9 @@ def test_a_new_supervisor_reaches_what_serves_and_restarts_nothing(models: list[
     state["units"]["two"]["supervisor"] = current
     found = changes(models, state)
     assert {key: value for key, value in found.items() if value} == {"adopt": ["qwq"], "wait": ["qwq"], "due": True}
-    assert service.vllm_service_summary(found) == ["replace the supervisor of qwq: its server goes on"]
+    assert service.vllm_service_summary(found) == ["replace the supervisor of qwq: its server keeps running"]
     assert service.vllm_service_drift(found, state) == [
-        "model qwq: its supervisor is of another version; the next run replaces it, and the server goes on"
+        "model qwq: its supervisor is of another version; the next run replaces it, and the server keeps running"
     ]
     # What is restarted gets it anyway, what waits between two tries too, and of what does not run there is none.
     old = {"running": True, "digest": "old", "secret_mtime": ""}
@@ -302,7 +302,7 @@ def test_supervisors_are_replaced_and_looked_at_until_all_are(models: list[dict[
 
 
 def container_of(plan: dict[str, Any]) -> dict[str, Any]:
-    """Return what the engine tells of the container of a planned model."""
+    """Return what the engine reports of the container of a planned model."""
     config = {
         "Labels": {"gaudi-serve.model": "qwq", "gaudi-serve.digest": plan["digest"], "gaudi-serve.secret-mtime": ""},
         "Cmd": service.vllm_container(plan)["command"],
@@ -321,7 +321,7 @@ def container_of(plan: dict[str, Any]) -> dict[str, Any]:
 
 @pytest.fixture
 def serving(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., dict[str, Any]]:
-    """Return what observes a host on which model qwq serves, as its files and the engine tell."""
+    """Return what observes a host on which model qwq serves, as its files and the engine report."""
     folders = {name: tmp_path / name.lower() for name in ("UNITS", "CONFIG", "STATE")}
     monkeypatch.setattr(observe_services, "ROOT", str(tmp_path))
     for name, folder in folders.items():
@@ -396,7 +396,7 @@ def test_a_launch_file_that_is_newer_than_its_container_does_not_hide_what_runs(
     assert shown == ["~ qwq: restart", "    ~ --port: 30001 -> 30009"]
 
 
-def test_a_model_that_was_stopped_says_by_what_and_when(serving: Callable[..., dict[str, Any]]) -> None:
+def test_a_model_that_was_stopped_reports_by_what_and_when(serving: Callable[..., dict[str, Any]]) -> None:
     (plan,) = planned(model())["models"]
     note = observe_services.STATE / "qwq/stopped.json"
     note.write_text('{"by": "stop.yml", "at": "2026-11-25 14:31 UTC"}', encoding="utf-8")
@@ -424,7 +424,7 @@ def test_a_serving_model_is_known_by_its_container_whatever_file_is_lost(lost: t
     assert (todo["restart"], todo["orphans"], todo["remove"]) == ([], [], [])
     assert todo["start"] == (["qwq"] if words == "unit file" else [])
     assert service.vllm_service_drift(todo, found)[0] == (
-        "model qwq: has no unit; the next run writes it, and its container goes on"
+        "model qwq: has no unit; the next run writes it, and its container keeps running"
         if words == "unit file"
         else "model qwq: its launch file is missing or empty"
     )
@@ -435,7 +435,7 @@ def test_a_model_that_has_lost_a_file_is_not_restarted_by_hand(lost: tuple[str, 
     assert service.model_refusal("qwq", {"a": {"gaudi_services": found}}, ["a"]) == []
     assert service.restart_refusal(found, "qwq", "gaudi01") == [
         f"gaudi01: model qwq: its {words} is missing or empty, so a restart would end its server and start none; "
-        "run playbooks/models.yml, which writes it again and lets the server go on"
+        "run playbooks/models.yml, which writes it again without stopping the server"
     ]
 
 
@@ -543,7 +543,7 @@ def test_weights_that_another_folder_has_replaced_restart_their_server(models: l
     container = {"running": True, "digest": models[0]["digest"], "secret_mtime": "", "stale": ["/data/QwQ-32B"]}
     assert changes(models, live(models, container=container))["restart"] == ["qwq"]
     assert drift(models, container) == [
-        "model qwq: has /data/QwQ-32B as it was at its start, and another folder is there since"
+        "model qwq: has /data/QwQ-32B as it was at its start; another folder has replaced it since"
     ]
     services = {"qwq": {"digest": models[0]["digest"], "active": True, "stale": ["/data/QwQ-32B"]}}
     services["qwq"] |= {"launch": service.vllm_container(models[0]), "env": models[0]["env"]}
@@ -574,7 +574,7 @@ def test_a_folder_is_compared_with_the_one_that_a_container_has(
 def test_an_older_image_of_the_same_name_is_drift(models: list[dict[str, Any]]) -> None:
     assert drift(models, {"image": "sha256:1"}, images={"vllm:1": "sha256:1"}) == []
     assert drift(models, {"image": "sha256:1"}, images={"vllm:1": "sha256:2"}) == [
-        "model qwq: runs an older image of the name vllm:1; playbooks/restart.yml -e model=qwq takes the newer one"
+        "model qwq: runs an older image of the name vllm:1; playbooks/restart.yml -e model=qwq starts the newer one"
     ]
 
 

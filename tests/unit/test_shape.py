@@ -1,4 +1,4 @@
-"""What config.json says of a model, and what it forbids."""
+"""What config.json has of a model, and what it forbids."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ def test_experts_that_cannot_be_counted_are_all_of_the_weights(told: dict[str, A
 
 
 @pytest.mark.parametrize("outside", [{}, {"quantization_config": None}])
-def test_what_a_nested_text_model_says_of_its_weights_counts(outside: dict[str, Any]) -> None:
+def test_what_a_nested_text_model_reports_of_its_weights_counts(outside: dict[str, Any]) -> None:
     inner = {**DENSE, "torch_dtype": "float32", "quantization_config": {"quant_method": "fp8"}}
     model = of({"text_config": inner, **outside})
     assert (model.dtype, model.precision) == ("float32", "fp8")
@@ -157,7 +157,7 @@ def test_experts_are_split_only_without_expert_parallelism() -> None:
     assert "moe_intermediate_size 2560" in problems(moe, tensor_parallel_size=8, launch_profile="vllm")[0]
 
 
-def test_a_model_whose_layers_all_have_experts_says_their_width_by_the_other_name() -> None:
+def test_a_model_whose_layers_all_have_experts_reports_their_width_by_the_other_name() -> None:
     every = {
         **DENSE,
         "intermediate_size": 1536,

@@ -214,7 +214,7 @@ def test_what_cannot_share_is_refused_in_one_sentence(others: list[Any], more: d
     assert [sentence in error["message"] for error in found["errors"]] == [True], found["errors"]
 
 
-def test_a_generative_model_that_is_said_to_give_vectors_is_served() -> None:
+def test_a_generative_model_that_is_reported_to_give_vectors_is_served() -> None:
     found = planned({"name": "q", "weights": "/data/Qwen3-8B", "task": "embed"})
     assert found["served"][1]["smoke"] == ["embedding"]
 
@@ -238,7 +238,7 @@ SEVERAL = "serves one model, and a card serves one process at a time; aice_1_22_
         ("1.24.1", "aice_1_22_shared", "launch_profile 'aice_1_22_shared': belongs to release 1.22 ("),
     ],
 )
-def test_engines_and_releases_that_serve_one_model_a_card_say_who_serves_several(
+def test_engines_and_releases_that_serve_one_model_a_card_report_who_serves_several(
     release: str, engine: str | None, sentence: str
 ) -> None:
     more = {"launch_profile": engine} if engine else {}
@@ -307,7 +307,7 @@ def test_changed_weights_in_the_second_folder_restart_the_server() -> None:
     assert service.vllm_service_changes([model], units, files, "")["restart"] == ["gte"]
 
 
-def test_a_gateway_finds_each_model_and_brings_the_one_key_of_their_server() -> None:
+def test_a_gateway_finds_each_model_and_fetches_the_one_key_of_their_server() -> None:
     model = planned(OTHER, host="0.0.0.0")
     hosts = {"g": {"preflight_plan": {"models": [model], "errors": []}, "gaudi_host": {"ip": "10.0.0.1"}}}
     entries = fleet_entries(hosts, ["g"], "gw")
@@ -458,7 +458,7 @@ def test_an_empty_key_of_a_further_model_is_no_key() -> None:
     assert vllm_plan([entry], host(), catalog, host_name="g", release="1.22.0")["errors"] == []
 
 
-def test_an_engine_for_one_model_says_nothing_of_the_others_keys() -> None:
+def test_an_engine_for_one_model_reports_nothing_of_the_others_keys() -> None:
     keys = [error["key"] for error in plan(OTHER, launch_profile="deepseek_r1")["errors"]]
     assert "shares_card_with" in keys and not [key for key in keys if key.startswith("shares_card_with[")]
 

@@ -72,7 +72,7 @@ def test_models_without_text_are_asked_for_what_they_do(start: Any, task: str, k
         ("garbled_answer", "image", "asked for the colour of a red picture, it answered 'the the of"),
     ],
 )
-def test_bad_answers_are_told(start: Any, fault: str, kind: str, message: str) -> None:
+def test_bad_answers_are_reported(start: Any, fault: str, kind: str, message: str) -> None:
     with pytest.raises(Unhealthy) as raised:
         ask(start(STANDIN_FAULT=fault), [kind], 20)
     assert message in str(raised.value)

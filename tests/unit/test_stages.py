@@ -57,7 +57,7 @@ TABLE = r"HOST        MODEL  STATE\n----------  -----  ------\ndemo-cpu    tiny 
 
 @cache
 def plays() -> dict[str, str]:
-    """Return the plays of the project with the stages that they say they are."""
+    """Return the plays of the project with the stages that they report they are."""
     found: dict[str, str] = {}
     for path in [*ROOT.glob("playbooks/*.yml"), *ROOT.glob("playbooks/stages/*.yml")]:
         for play in yaml.safe_load(path.read_text(encoding="utf-8")):
@@ -129,7 +129,7 @@ class Screen:
                 self.count(host, "changed")
 
     def say(self, name: str, texts: Mapping[str, Any], changed: bool = False, run_once: bool = False) -> None:
-        """Let hosts say something with one task."""
+        """Let hosts report something with one task."""
         task = Task(name, "ansible.builtin.debug", run_once=run_once)
         self.show(self.output.task(task))
         for host, text in texts.items():
@@ -262,7 +262,7 @@ def failures(columns: int = 0) -> str:
     screen.fail("demo-gaudi", "container_runtime : Ignored", inner, ignored=True)
     refusal = ["Nothing has been changed. What must be fixed first:", "demo-gaudi: port: 99999: 1 to 65535\nand more"]
     screen.fail("demo-gaudi", "container_runtime : Refuse", {"msg": refusal}, "fail")
-    screen.play("A play of somebody", "other")
+    screen.play("A play of someone", "other")
     screen.fail("other", "Try it", inner, ignored=True)
     secret = {"censored": "hidden by Ansible", "changed": False}
     screen.fail("other", "A secret", secret, remedy=["Give the key a value."])
@@ -307,13 +307,13 @@ def test_every_play_of_the_project_has_its_stage() -> None:
     assert tuple(registry.STAGES.values()) == STAGES
 
 
-def test_hosts_that_say_the_same_say_it_once_in_the_order_of_the_play() -> None:
+def test_hosts_that_report_the_same_report_it_once_in_the_order_of_the_play() -> None:
     screen = Screen()
     hosts = tuple(f"g{number:02}" for number in range(6))
     screen.play("Some play", *hosts)
     texts = {host: ["alike", "  below", *(["only g03"] if host == "g03" else [])] for host in hosts[::-1]}
     screen.say("Say", texts)
-    screen.say("Say it else", {"g05": "g05: mine", "g01": "g01: mine"})
+    screen.say("Report it else", {"g05": "g05: mine", "g01": "g01: mine"})
     screen.say("One", {"g05": "b", "g01": "b"})
     screen.say("Many", {host: f"{host}: shared" for host in hosts[1:]})
     screen.say("Each its own", {"g05": "g05: c", "g01": "g01: d"})
@@ -325,7 +325,7 @@ def test_hosts_that_say_the_same_say_it_once_in_the_order_of_the_play() -> None:
     ]
 
 
-def test_what_a_stage_says_of_a_change_that_nobody_has_announced_is_shown() -> None:
+def test_what_a_stage_reports_of_a_change_that_nobody_has_announced_is_shown() -> None:
     screen = Screen()
     screen.play("Tune the hosts")
     screen.say("Apply | Show the differences", {"demo-cpu": ["cpu0: powersave -> performance"]})
@@ -336,7 +336,7 @@ def test_what_a_stage_says_of_a_change_that_nobody_has_announced_is_shown() -> N
     ]
 
 
-def test_a_failed_item_is_told_once_and_a_loop_is_named_with_its_items() -> None:
+def test_a_failed_item_is_reported_once_and_a_loop_is_named_with_its_items() -> None:
     screen = Screen()
     screen.play("Some play", "a")
     task = Task("Make | Make things", "command", "p.yml:3")
@@ -378,7 +378,7 @@ def test_of_many_hosts_those_that_failed_stand_at_the_end_with_their_reasons() -
     ]
 
 
-def test_only_what_waits_for_models_tells_progress() -> None:
+def test_only_what_waits_for_models_reports_progress() -> None:
     output = StageOutput()
     output.play(Play("Serve the models", ("a", "b"), stage="models"))
     output.started("a", Task("Wait", "vllm_wait"), 0.0)
@@ -440,14 +440,14 @@ def test_a_loop_whose_items_are_all_skipped_leaves_nothing_behind() -> None:
     assert [line.text for line in output.end_play()] == ["a  Some play  do it  0 s"]
 
 
-def test_a_failure_without_a_word_says_so_and_nothing_is_said_twice() -> None:
+def test_a_failure_without_a_word_reports_it_and_nothing_is_reported_twice() -> None:
     assert reason({}) == ["it failed silently"]
     assert reason({"msg": "bad", "stderr": "bad"}) == ["bad"]
     assert reason({"msg": {"a": 1}, "status": 404, "url": "", "_x": 1}) == ['{"a": 1}', "status: 404"]
     assert reason({"msg": "bad"}, ["Do this."], "trace\nbad") == ["Do this.", "bad", "trace"]
 
 
-def test_nobody_to_run_on_is_said() -> None:
+def test_nobody_to_run_on_is_reported() -> None:
     output = StageOutput()
     output.nobody = True
     assert [line.kind for line in output.stats({}, 1.0)] == ["error"]

@@ -41,7 +41,7 @@ def one(supervisor: ModuleType, tmp_path: Path) -> Any:
     return supervisor.Supervisor(path)
 
 
-def test_pause_grows_with_every_failure_and_starts_anew_with_another_launch(
+def test_pause_grows_with_every_failure_and_starts_again_with_another_launch(
     supervisor: ModuleType, tmp_path: Path
 ) -> None:
     backoff = supervisor.Backoff(tmp_path, "a")
@@ -232,7 +232,7 @@ def test_server_that_is_silent_for_too_long_is_given_up_and_one_that_comes_back_
     assert end.value.reason == "frozen"
 
 
-def test_silence_without_a_limit_is_only_told(
+def test_silence_without_a_limit_is_only_reported(
     supervisor: ModuleType, one: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     clock = Clock()
@@ -301,7 +301,7 @@ def test_what_the_runtime_would_miss_without_a_word_is_named_before_the_start(
         (card / "dev" / name).touch()
 
 
-def test_what_the_runtime_tells_a_container_is_told(
+def test_what_the_runtime_reports_a_container_is_reported(
     supervisor: ModuleType, one: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     environment = {"HABANA_VISIBLE_DEVICES": "99", "HABANA_RUNTIME_ERROR": '"netConfig: deviceType: no such file"'}
@@ -335,7 +335,7 @@ def test_a_lost_launch_file_is_waited_for_and_its_container_is_known(
     assert (lost.container, lost.launch) == ("vllm-qwq", {})
     told: list[str] = []
     monkeypatch.setattr(supervisor, "notify", lambda **fields: told.append(fields["STATUS"]))
-    # The next run mends the file while this waits.
+    # The next run repairs the file while this waits.
     monkeypatch.setattr(lost.stopping, "wait", lambda _: one.path.write_text(kept, encoding="utf-8") and False)
     lost.readable()
     assert lost.launch == one.launch
@@ -495,7 +495,7 @@ def test_tokens_that_stand_still_while_requests_run_are_a_hang(watched: Watched)
     assert watched.after(200) >= 600
 
 
-def test_a_frozen_engine_whose_gauges_say_nothing_is_known_by_a_question_that_does_not_come_back(
+def test_a_frozen_engine_whose_gauges_report_nothing_is_known_by_a_question_that_does_not_come_back(
     watched: Watched,
 ) -> None:
     watched.after(3600)
@@ -546,7 +546,9 @@ def test_a_model_that_takes_no_question_is_judged_by_its_health_alone(watched: W
     assert watched.questions == 1
 
 
-def test_a_frozen_server_ends_and_says_why(supervisor: ModuleType, one: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_frozen_server_ends_and_reports_why(
+    supervisor: ModuleType, one: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     told: list[dict[str, Any]] = []
     monkeypatch.setattr(supervisor, "notify", lambda **fields: told.append(fields))
     still = [0.0, 300.0, 0.0, 600.0]

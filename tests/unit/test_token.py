@@ -1,4 +1,4 @@
-"""The secret that the hosts of a model share: made once, whoever asks first."""
+"""The secret that the hosts of a model share: made once, no matter which asks first."""
 
 from __future__ import annotations
 

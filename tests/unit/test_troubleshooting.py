@@ -22,7 +22,7 @@ def messages(value: Any) -> Iterator[str]:
 
 
 def fits(template: str, message: str) -> bool:
-    """Tell whether a message is one of a template, whose ``...`` stands for any text."""
+    """Return whether a message is one of a template, whose ``...`` stands for any text."""
     return re.fullmatch(".*".join(map(re.escape, template.split("..."))), message, re.S) is not None
 
 

@@ -54,7 +54,7 @@ def plugin(**more: Any) -> dict[str, Any]:
 
 
 def traffic(**more: Any) -> dict[str, Any]:
-    """Return what module vllm_traffic says of the server of METRICS."""
+    """Return what module vllm_traffic reports of the server of METRICS."""
     found = samples(METRICS)
     numbers = {"requests": 500.0, "uptime_s": 1000.0, "running": 0.0, "waiting": 0.0, "mean_request_s": 3.2}
     told = {"num_blocks": 3000, "compiled": 2, "journal_problem": ""}
@@ -108,7 +108,7 @@ BURST = {"arrival_s": "Timestamp", "input_tokens": "Request tokens", "output_tok
             BURST,
             "",
         ),
-        # Names that are the usual ones need not be said, and a time of day has no unit.
+        # Names that are the usual ones need not be set, and a time of day has no unit.
         (
             AZURE.replace("ContextTokens", "in")
             + "2023-11-16 18:15:46.68,374,44\n2023-11-16 18:15:50.994579,396,109\n",
@@ -249,7 +249,7 @@ def test_the_rate_is_that_of_the_busiest_server() -> None:
     assert sum(one.output_tokens for one in requests) == pytest.approx(1000 * 144, rel=0.02)
 
 
-def test_hosts_that_say_nothing_are_named_and_none_left_is_an_error() -> None:
+def test_hosts_that_report_nothing_are_named_and_none_left_is_an_error() -> None:
     lost = {"g2": {"unreachable": True, "msg": "timed out"}, "g3": {"traffic": None, "problem": "/metrics: refused"}}
     found = learned("m", ["g1", "g2", "g3"], {"g1": traffic(compiled=None, journal_problem="no journal"), **lost})
     assert found.notes == [
@@ -302,7 +302,7 @@ def test_the_time_between_tokens_is_read_by_all_its_names(name: str, monkeypatch
         assert observe("qwq", "127.0.0.1", port)["mean_token_s"] == 0
 
 
-# ---- what a server says
+# ---- what a server reports
 
 
 @contextmanager
@@ -316,7 +316,7 @@ def serving(text: str, status: int = 200) -> Iterator[int]:
             self.wfile.write(text.encode())
 
         def log_message(self, *_: Any) -> None:
-            """Say nothing."""
+            """Log nothing."""
 
     server = HTTPServer(("127.0.0.1", 0), Handler)
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
@@ -346,7 +346,7 @@ WARNING 11-23 [hpu_model_runner.py:3643] Configuration: ('prompt', 1, 960, 0) wa
 """
 
 
-def test_compiled_shapes_are_counted_once_whoever_says_so() -> None:
+def test_compiled_shapes_are_counted_once_who_reports_it() -> None:
     assert compiled_shapes(COLD.splitlines()) == 2
     assert compiled_shapes([line for line in COLD.splitlines() if "prepared" in line] * 2) == 1
     assert compiled_shapes([]) == 0
@@ -381,7 +381,7 @@ def test_a_number_that_is_none_counts_for_nothing() -> None:
     assert samples('a{x="1"} NaN\na{x="2"} 3\na{x="3"} +Inf\nb one\n# a 7\n') == {"a": [({"x": "2"}, 3.0)]}
 
 
-def test_what_is_no_vllm_or_does_not_answer_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_no_vllm_or_does_not_answer_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     for text, status, sentence in (
         ("nothing here", 404, "answered status 404: 'nothing here'"),
         ("hello", 200, "does not show since when it counts"),
@@ -470,7 +470,7 @@ def test_models_without_plans_are_refused() -> None:
         ({"weights": "/data/M", "config": {**QWQ, "mamba_chunk_size": 256}, "weight_bytes": 10**9}, "mamba chunks"),
     ):
         assert tune_refusal(fleet(plugin(**more)), {"model": "qwq"}) == [f"g1: model qwq: {what}: {kept}"]
-    # What is wrong with the model itself is said in its own words.
+    # What is wrong with the model itself is reported in its own words.
     assert tune_refusal(fleet(plugin(port=0)), {"model": "qwq"})[0].startswith("g1: model qwq: port 0: must be")
     assert tune_refusal({"hosts": {}, "errors": [], "warnings": []}, {"model": "m"}) == [
         "model 'm': no host has it; no host has a model"
@@ -611,7 +611,7 @@ def test_no_name_breaks_a_line_of_the_list(tmp_path: Path, trace: str) -> None:
     assert learned("m", ["g1", "g2"], {"g1": traffic(), **lost}).notes[1] == r"g2: cannot be reached: two\nlines"
 
 
-def test_a_strategy_that_stops_the_server_says_why(trace: str) -> None:
+def test_a_strategy_that_stops_the_server_reports_why(trace: str) -> None:
     wanted = fleet(plugin())
     wanted["hosts"]["g1"]["models"][0]["env"]["VLLM_BUCKETING_FROM_FILE"] = "/nowhere"
     lines = tune_report(wanted, {"model": "qwq", "trace": trace, "tune_max_graphs": 6}, "/b")["lines"]
@@ -619,7 +619,7 @@ def test_a_strategy_that_stops_the_server_says_why(trace: str) -> None:
     assert any(line.startswith("file: VLLM_BUCKETING_FROM_FILE: '/nowhere' names a missing file") for line in lines)
 
 
-def test_hosts_that_could_not_be_planned_are_told_beside_the_plan(trace: str) -> None:
+def test_hosts_that_could_not_be_planned_are_reported_beside_the_plan(trace: str) -> None:
     both = fleet(plugin())
     both["errors"].append({"host": "g2", "key": "facts", "model": None, "message": "g2: could not be read"})
     assert (

@@ -46,7 +46,9 @@ def test_what_serves_is_not_asked_again(action: ModuleType, monkeypatch: pytest.
     assert {name for name, _ in asked} == {"vllm_units"}
 
 
-def test_fewer_forks_than_hosts_are_told_with_the_way_out(action: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_fewer_forks_than_hosts_are_reported_with_the_way_out(
+    action: ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Hosts whose turn has not come have failed, or serve, silently."""
     told: list[str] = []
     monkeypatch.setattr(action.display, "warning", told.append)

@@ -151,7 +151,7 @@ def test_ranges_that_cover_everything_warn_of_nothing() -> None:
         ),
     ],
 )
-def test_what_no_bucket_covers_is_said(spec: dict[str, Any], warning: str) -> None:
+def test_what_no_bucket_covers_is_reported(spec: dict[str, Any], warning: str) -> None:
     assert warning in warned(**spec)
 
 

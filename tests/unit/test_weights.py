@@ -193,8 +193,8 @@ TWO = {"name": "n", "weights": "/data/N", "image": "i", "source": {"kind": "hub"
     [
         ({"measurement": {"repo": "a/m", "folder": "/data/M"}}, {}, "source.measurement.folder '/data/M'"),
         ({"measurement": {"repo": "a/m", "folder": "/data/M/sub"}}, {}, "source.measurement.folder '/data/M/sub'"),
-        ({"measurement": {"repo": "a/m", "folder": "/data//M.partial"}}, {}, "inside or around"),
-        ({"measurement": {"repo": "a/m", "folder": "/data/M.gaudi-serve-old/x"}}, {}, "inside or around"),
+        ({"measurement": {"repo": "a/m", "folder": "/data//M.partial"}}, {}, "overlaps"),
+        ({"measurement": {"repo": "a/m", "folder": "/data/M.gaudi-serve-old/x"}}, {}, "overlaps"),
         ({"measurement": {"repo": "a/m", "folder": "/data/N"}}, {}, "model n: weights '/data/N'"),
         ({}, {"weights": "/data/M/N"}, "model n: weights '/data/M/N'"),
         (
@@ -207,11 +207,11 @@ TWO = {"name": "n", "weights": "/data/N", "image": "i", "source": {"kind": "hub"
             {"source": {**TWO["source"], "measurement": {"repo": "a/other", "folder": "/data/x/"}}},
             "source.measurement.folder '/data/x'",
         ),
-        ({"kind": "path", "repo": None, "path": "/data/M/sub"}, {}, "lies inside or around its source.path"),
-        ({"kind": "path", "repo": None, "path": "/data"}, {}, "lies inside or around its source.path '/data'"),
+        ({"kind": "path", "repo": None, "path": "/data/M/sub"}, {}, "overlaps its source.path"),
+        ({"kind": "path", "repo": None, "path": "/data"}, {}, "overlaps its source.path '/data'"),
     ],
 )
-def test_folders_that_would_be_brought_over_one_another(
+def test_folders_that_would_be_fetched_over_one_another(
     first: dict[str, Any], second: dict[str, Any], message: str
 ) -> None:
     source = {key: value for key, value in {**HUB, **first}.items() if value is not None}
@@ -254,7 +254,7 @@ def test_unknown_files_are_not_touched() -> None:
     reasons = weights_refusal(sources(), {"folders": {"/data/M": state}}, "h1")
     assert reasons[0].startswith("h1: model m: weights '/data/M': holds files, but no config.json")
     own = weights_sources([{**R1, "weights": "/data/M", "source": {"kind": "path", "path": "/data/M"}}], {}, {})
-    assert "is the model's own folder, and not there" in weights_refusal(own, {"folders": {}}, "h1")[0]
+    assert "is the model's own folder, and does not exist" in weights_refusal(own, {"folders": {}}, "h1")[0]
 
 
 def test_folders_are_observed_without_reading_weights(tmp_path: Path) -> None:
@@ -279,7 +279,7 @@ def test_folders_are_observed_without_reading_weights(tmp_path: Path) -> None:
     assert observe([str(folder)], "")["folders"][str(folder)]["damaged"] == ["config.json"]
 
 
-def test_what_lies_beside_a_folder_is_told_apart(tmp_path: Path) -> None:
+def test_what_lies_beside_a_folder_is_reported_apart(tmp_path: Path) -> None:
     folder, partial = tmp_path / "M", tmp_path / "M.partial"
 
     def seen() -> tuple[list[str], str | None]:
@@ -302,7 +302,7 @@ def test_what_lies_beside_a_folder_is_told_apart(tmp_path: Path) -> None:
         assert seen() == (["M.gaudi-serve-old"], str(partial))
 
 
-def test_what_is_in_the_way_is_refused_where_a_folder_is_to_be_brought() -> None:
+def test_what_is_in_the_way_is_refused_where_a_folder_is_to_be_fetched() -> None:
     beside = {"in_the_way": "/data/M.partial", "leftovers": []}
     reasons = weights_refusal(sources(), {"folders": {"/data/M": {"exists": False, **beside}}}, "h1")
     assert len(reasons) == 1
@@ -370,7 +370,7 @@ def test_finished_folders_come_from_a_host_that_has_them() -> None:
     assert given(ours, theirs) == taken  # and no original
     changes = weights_changes(ours, {"folders": {}}, source_host={"host": "a", "models": theirs, "live": None})
     assert (changes["client"], changes["git"]) == (False, False)
-    assert weights_lines(changes, "h1")[0] == ("h1: model r1: take /nvme/R1-G2 from a as /data/R1-G2: it is not there")
+    assert weights_lines(changes, "h1")[0] == ("h1: model r1: copy /nvme/R1-G2 from a as /data/R1-G2: it is not there")
 
 
 def test_what_is_taken_comes_before_what_is_fetched() -> None:
@@ -444,7 +444,7 @@ def test_a_token_is_not_sent_to_a_mirror_that_everybody_can_listen_to(kind: str)
         return weights_refusal([{"name": "m", "weights": "/data/m", "source": source}], live, "g", tokens=tokens)
 
     (reason,) = reasons("http://mirror.example", [kind])
-    assert reason.startswith("g: model m: source.endpoint 'http://mirror.example': there is a model_weights_tokens")
+    assert reason.startswith("g: model m: source.endpoint 'http://mirror.example': model_weights_tokens.")
     for endpoint, tokens in (
         ("http://127.0.0.1:9", [kind]),
         ("https://mirror.example", [kind]),
@@ -471,9 +471,9 @@ def test_models_that_serve_from_a_folder_that_is_replaced_are_announced() -> Non
         ("comes from another source or revision", ["a"]),
         ("has 2 missing or changed files: x, y", ["a"]),
         ("is not there", ["a"]),
-        ("is there without a record of what is in it", []),
-        ("has leftovers of a run that was cut off beside it", []),
-        ("is to be read and compared", []),
+        ("exists without a record of its content", []),
+        ("has leftovers of an interrupted run beside it", []),
+        ("must be read and compared", []),
     ):
         assert weights_stops({"jobs": [{"target": "/w/a", "reason": reason}]}, services) == expected
 
@@ -502,7 +502,7 @@ def test_a_plan_does_not_ask_the_source_host_and_the_role_does() -> None:
     asked = {**NOBODY, "runs": True, "given": models, "live": THERE}
     plan, role = pending(models, **FROM_A), pending(models, asked, **FROM_A)
     assert plan.due == ["h1: model m: fetch Qwen/QwQ-32B (hub) as /data/M: it is not there"]
-    assert role.due == ["h1: model m: take /data/M from a as /data/M: it is not there"]
+    assert role.due == ["h1: model m: copy /data/M from a as /data/M: it is not there"]
     assert (plan.facts, role.facts) == ({"together": True}, {"together": True})
     taken = role.changes
     assert (taken["asked"], taken["own"], taken["packages"], taken["clients"]["due"]) == (["/data/M"], [], [], False)
@@ -544,7 +544,7 @@ def test_a_client_waits_for_the_word_of_a_source_host_and_looks_at_one_outside_t
         assert "is not part of this run (--limit)" in found.changes["source_missing"][0]
 
 
-def test_the_stage_says_what_fetching_needs_and_what_is_left() -> None:
+def test_the_stage_reports_what_fetching_needs_and_what_is_left() -> None:
     found = pending(sources(), NOBODY)
     assert found.changes["packages"] == ["python3-venv"]
     clients = found.changes["clients"]

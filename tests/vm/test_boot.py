@@ -66,7 +66,7 @@ def test_a_power_cut_in_update_grub_leaves_the_menu_that_was_there(machine: Mach
 
 
 def test_the_next_run_restarts_the_machine_and_is_completed_although_the_power_is_cut_in_apt(machine: Machine) -> None:
-    # Only what a boot itself brings shall count.
+    # Only what a boot itself sets shall count.
     machine.root("sysctl -q kernel.numa_balancing=1")
     stage = dataclasses.replace(STAGES["apt-configure"], playbook="site.yml", extra=BARE)
     stage.prepare(machine)
@@ -74,7 +74,7 @@ def test_the_next_run_restarts_the_machine_and_is_completed_although_the_power_i
     text = cut_off(machine, stage, "power")
     assert "Reboot the host" in text
     assert boots(machine) == before + 2  # one by the run, one by the cut
-    # The boot has brought the values: no task did after it.
+    # The boot has set the values: no task did after it.
     assert "Sysctl | Load the file" not in text.partition("Reboot | Reboot the host")[2]
     for words in (cmdline(machine), menu(machine)):
         assert [word for word in words if word.partition("=")[0] in {arg.partition("=")[0] for arg in TUNED}] == TUNED

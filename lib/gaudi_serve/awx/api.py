@@ -142,7 +142,7 @@ class Api:
 
     def odd(self, method: str, path: str) -> AwxError:
         """Return the error for a response that does not have AWX's format."""
-        return AwxError(f"{self.login.host}: the answer to {method} {path} is not as AWX answers; is this an AWX?")
+        return AwxError(f"{self.login.host}: the answer to {method} {path} is not one of AWX; is this an AWX?")
 
     def many(self, paths: Iterable[str]) -> dict[str, Object]:
         """Return the responses to GET requests by path, with a few requests at a time."""

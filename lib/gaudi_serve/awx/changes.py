@@ -270,7 +270,7 @@ def _removed(objects: Objects, live: Live, prefix: str, organization: Ref) -> tu
         elif ref.kind not in (NODES, "hosts", "credential_types"):
             stays.append(str(ref))
             if is_marked(prefix, text):
-                text = "as a copy has, or a renamed object; remove it if it is not needed"
+                text = "since it is a copy or was renamed; remove it if it is not needed"
                 notices.append(f"{ref} has the mark of awx.yml for another name, {text}")
             elif prefix and ref.name.startswith(prefix) and "[made by awx.yml, prefix " not in text:
                 text = "an earlier version or another user made it; remove it if it is not needed"

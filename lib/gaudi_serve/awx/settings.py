@@ -94,12 +94,12 @@ TYPES: dict[str, dict[str, Any]] = {
     "vllm_secrets": _of_one(
         "vllm_secrets",
         "secrets of models",
-        "by model the variables that only its server may know, such as VLLM_API_KEY.",
+        "secret environment variables by model, such as VLLM_API_KEY.",
         as_yaml=True,
     ),
     "model_weights_tokens": {
         "name": "tokens for weights",
-        "description": "model_weights_tokens: what the places ask for that weights come from.",
+        "description": "model_weights_tokens: credentials for the sources of weights.",
         "inputs": {
             "fields": [
                 {"id": "hub", "label": "Token of the hub", **SECRET},
@@ -422,7 +422,7 @@ def _name(key: str, value: Any, default: str | None = None) -> str:
     text = _text(key, value, default, empty=key == "prefix")
     where = ("begins", text != text.lstrip()) if key == "prefix" else ("begins or ends", text != text.strip())
     if where[1]:
-        raise refusal("", f"fleet_awx.{key}", text, f"{where[0]} with a blank, which AWX takes away")
+        raise refusal("", f"fleet_awx.{key}", text, f"{where[0]} with a blank, which AWX removes")
     return text
 
 

@@ -111,7 +111,7 @@ def _without_effect(asked: Mapping[str, Any]) -> list[str]:
         if _says(asked, name) and not asked.get(other) and asked.get("profile") not in (None, "", SHORT)
     ]
     beside = [name for name in ("compare", "repetitions") if _says(asked, name) and asked.get("sweep")]
-    return [*wrong, *(f"{name}: has no effect beside sweep, which sends each load once" for name in beside)]
+    return [*wrong, *(f"{name}: has no effect with sweep, which sends each load once" for name in beside)]
 
 
 def _short_alone(asked: Mapping[str, Any]) -> list[str]:

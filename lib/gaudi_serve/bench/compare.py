@@ -97,13 +97,13 @@ def _served(record: Known) -> tuple[str, str]:
 def _nothing(first: Known, old: Sequence[Known], with_what: str) -> list[str]:
     """Return why nothing can be compared: how the newest line's case differs."""
     if not old:
-        return [f"compare {with_what}: nothing is kept of model {first['model']} there yet"]
+        return [f"compare {with_what}: no result of model {first['model']} is stored there yet"]
     newest = max(old, key=moment)
     mine, other = first.get("load") or {}, newest.get("load") or {}
     keys = sorted(key for key in {*mine, *other} if mine.get(key) != other.get(key))
     said = ", ".join(f"{key} {other.get(key)} then and {mine.get(key)} now" for key in keys)
     return [
-        f"compare {with_what}: the newest run there ({newest['date']}, {newest['profile']}) is another case: {said}"
+        f"compare {with_what}: the newest run there ({newest['date']}, {newest['profile']}) has another load: {said}"
     ]
 
 

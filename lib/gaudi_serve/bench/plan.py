@@ -82,7 +82,7 @@ class Target:
             return [f"{where}: sweep of {self.ask.sweep} {to}, {what}, until its objectives break, {tool}", *self.notes]
         runs = self.ask.repetitions + self.ask.warmup
         minutes = max(1, round(runs * self.seconds(self.load, kept) / 60))
-        first = " after a warm-up that is thrown away" if self.ask.warmup else ""
+        first = " after a warm-up that is not counted" if self.ask.warmup else ""
         times = f"{counted(self.ask.repetitions, 'time')}{first}; about {counted(minutes, 'minute')}"
         return [f"{where}: {self.load.profile}: {self.load.text}; {times}; {tool}", *self.notes]
 
@@ -182,11 +182,11 @@ def _beside_others(ask: Ask, load: Load, probed: Known) -> tuple[Load, list[str]
     else:
         return load, [], notes
     if ask.sweep:
-        return load, [f"{busy}, and a sweep loads it to its limit; try when it is idle, or drained"], notes
+        return load, [f"{busy}, and a sweep loads it to its limit; try again when it is idle, or drained"], notes
     slots = max(1, (probed["max_num_seqs"] or 4) // 4)
     if not ask.on_serving:
         how = f"-e benchmark_on_serving=true measures it beside them, {slots} at a time at most"
-        return load, [f"{busy}; {how}; figures of two runs compare only where it is idle"], notes
+        return load, [f"{busy}; {how}; figures of two runs can be compared only if it is idle"], notes
     if load.concurrency and load.concurrency > slots:
         load = load.with_concurrency(slots)
     elif not load.concurrency:

@@ -107,7 +107,7 @@ def benchmark_report(asked: Known, folder: str, records: Sequence[Known]) -> dic
             worse += [where] if comparison.verdict == WORSE else []
         data.setdefault(host, {})[served] = found
     return {
-        "lines": [*lines, f"kept in {Path(folder) / FILE}"],
+        "lines": [*lines, f"stored in {Path(folder) / FILE}"],
         "data": data,
         "worse": worse if ask.compare_fails else [],
     }

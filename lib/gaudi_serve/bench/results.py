@@ -212,7 +212,7 @@ def append(folder: str | Path, record: Known, raw: str = "") -> dict[str, Any]:
         place.mkdir(parents=True, exist_ok=True)
         kept = {"schema": SCHEMA, **record, "raw": _keep_raw(place, record, raw) if raw else ""}
         if problem := record_problem(kept):
-            raise InputError(f"a result cannot be kept: {problem}")
+            raise InputError(f"a result cannot be stored: {problem}")
         line = json.dumps(kept, sort_keys=True, separators=(",", ":"), allow_nan=False) + "\n"
         handle = os.open(place / FILE, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o644)
         try:
@@ -226,7 +226,7 @@ def append(folder: str | Path, record: Known, raw: str = "") -> dict[str, Any]:
     except OSError as problem:
         raise InputError(
             f"benchmark_dir: {one_line(str(place))}: cannot be written: {problem.strerror}; set benchmark_dir to a "
-            "folder that can"
+            "writable folder"
         ) from None
     return kept
 

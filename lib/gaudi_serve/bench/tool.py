@@ -77,8 +77,8 @@ class Tool:
             )
         if load.spread and self.widest:
             return (
-                f"profile {load.profile}: spread {load.spread:g}: vLLM {self.version} in its image draws lengths below "
-                "the given one alone; leave spread out"
+                f"profile {load.profile}: spread {load.spread:g}: vLLM {self.version} in its image draws only lengths "
+                "below the given one; leave spread out"
             )
         return ""
 

@@ -240,7 +240,7 @@ class Redfish:
                 connection.close()
                 raise BmcError(
                     f"{self._name}: its certificate has the SHA-256 fingerprint {seen}, "
-                    "which bios_bmc_fingerprint is not"
+                    "which differs from bios_bmc_fingerprint"
                 )
         return connection
 

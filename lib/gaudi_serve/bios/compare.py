@@ -93,7 +93,7 @@ def compared(desired: Known, seen: Known, profile: Known | None = None) -> Compa
     desired = {**below, **desired}
     current, pending = seen["current"], seen["pending"] or {}
     if not registry.attributes:
-        return Comparison(refusals=["the BMC shows no attribute registry, by which settings are checked"])
+        return Comparison(refusals=["the BMC shows no attribute registry, which is needed to check settings"])
     values, refusals = _values(desired, registry, current)
     rows = [Row(name, value, pending.get(name), _spelled(registry, name, current)) for name, value in values.items()]
     effective = {**current, **pending}

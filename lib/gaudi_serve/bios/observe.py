@@ -62,7 +62,7 @@ def _system(client: Redfish) -> tuple[dict[str, Any], dict[str, Any]]:
         names = ", ".join(str(one.get("@odata.id")) for one in found or systems) or "none"
         raise BmcError(
             f"BMC {client.bmc.address}: one system with BIOS settings is needed, it has {len(found)} of {len(systems)} "
-            f"systems ({names}); some makers want a licence for it"
+            f"systems ({names}); some makers require a licence for it"
         )
     bios = client.get(_link(found[0], "Bios")).body
     if not isinstance(bios.get("Attributes"), Mapping) or not bios["Attributes"]:
@@ -163,7 +163,9 @@ def stage(client: Redfish, settings: Known, job: str = "") -> dict[str, Any]:
             raise BmcError(f"BMC {client.bmc.address}: another client changes its BIOS settings now; run again later")
         answer = client.patch(again["settings"], body, again["etag"])
         if answer.status == 412:
-            raise BmcError(f"BMC {client.bmc.address}: it changes its ETag all the time (status 412): {answer.reason}")
+            raise BmcError(
+                f"BMC {client.bmc.address}: its ETag changes with every request (status 412): {answer.reason}"
+            )
     after = observed(client)
     effective = {**after["current"], **(after["pending"] or {})}
     dropped = [
@@ -194,7 +196,8 @@ def busy(address: str, jobs: list[dict[str, str]]) -> str:
     """Return the message on other jobs of the BIOS."""
     text = ", ".join(f"{one['id']} ({one['state']})" for one in jobs)
     return (
-        f"BMC {address}: a job of others changes the BIOS: {text}; wait for its end, or delete it there, and run again"
+        f"BMC {address}: a job of another client changes the BIOS: {text}; wait for its end, or delete it "
+        "there, and run again"
     )
 
 

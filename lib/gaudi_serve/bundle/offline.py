@@ -20,7 +20,7 @@ LACKS = (
 )
 
 ELSEWHERE = (
-    "{host}: weights {names} come from {origin}, which a mirror does not stand for; carry the folder, which the bundle "
+    "{host}: weights {names} come from {origin}, which a mirror does not replace; carry the folder, which the bundle "
     "has below weights/folders, to the host, and name it as source: {{kind: path, path: FOLDER}} "
     "(docs/guides/weights.md)"
 )

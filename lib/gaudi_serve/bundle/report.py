@@ -66,7 +66,7 @@ def manifest_lines(manifest: Manifest) -> list[str]:
     problems = [one for one in manifest.items if one.problem]
     if problems:
         lines += [
-            f"PROBLEMS ({len(problems)}): what cannot be fetched as it is listed, or could be something else tomorrow",
+            f"PROBLEMS ({len(problems)}): what cannot be fetched as it is listed, or could change",
             *_grouped(problems),
             "",
         ]

@@ -22,10 +22,10 @@ RULES = {
     **dict.fromkeys(ALLOWING, Rule(is_flag, "is not true or false")),
     "title": Rule(
         lambda value: isinstance(value, str) and value.isprintable() and 1 <= len(value) <= 80,
-        "is not a text of one line and at most 80 signs",
+        "is not a text of one line and at most 80 characters",
     ),
     "system_prompt": Rule(
-        lambda value: isinstance(value, str) and len(value) <= 10_000, "is not a text of at most 10,000 signs"
+        lambda value: isinstance(value, str) and len(value) <= 10_000, "is not a text of at most 10,000 characters"
     ),
 }
 KEYS = (*RULES, "users")
@@ -102,20 +102,20 @@ def refuse_chat(gateway: Gateway, given: Mapping[str, Any]) -> None:
         if chat.port == port:
             raise refusal("", f"{KEY}.port", chat.port, f"is the gateway's own {key}; choose another")
     if gateway.buffer_kib < BUFFER_KIB:
-        allowed = f"must be at least {BUFFER_KIB} for a gateway with a page for chats, which it keeps there"
+        allowed = f"must be at least {BUFFER_KIB} for a gateway with a chat page, which it keeps in this buffer"
         raise refusal("", "fleet_gateway.buffer_kib", gateway.buffer_kib, allowed)
     for name in {one.name for one in gateway.clients} & {one.name for one in chat.clients}:
         raise refusal(
-            "", "fleet_gateway.clients", name, "is what users of the page for chats are called; choose another"
+            "", "fleet_gateway.clients", name, "is also the gateway's name for a user of the chat page; choose another"
         )
     if chat.is_local:
         return
     if not gateway.certificate and not given.get("plain_allowed"):
         allowed = (
-            "is beyond loopback, and passwords and texts would go in plain; give fleet_gateway.certificate, or set "
-            "plain_allowed: true"
+            "is not a loopback address, so passwords and texts would be sent unencrypted; set "
+            "fleet_gateway.certificate, or plain_allowed: true"
         )
         raise refusal("", f"{KEY}.address", chat.address, allowed)
     if not chat.users and not given.get("open"):
-        allowed = "is beyond loopback, and everybody who reaches it could ask; give users, or set open: true"
+        allowed = "is not a loopback address, so everyone who reaches it could send requests; set users, or open: true"
         raise refusal("", f"{KEY}.address", chat.address, allowed)

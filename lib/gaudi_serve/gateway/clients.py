@@ -65,7 +65,7 @@ def known_model(key: str, model: Any, fleet: ClientNames | None, names: Collecti
     """
     if fleet is not None and model not in names:
         hint = near(model, names) or f"; there are {', '.join(sorted(names)) or 'none'}"
-        raise refusal("", key, model, f"is a model of no host of this inventory{hint}{not_read(fleet.unread)}")
+        raise refusal("", key, model, f"is not a model of any host of this inventory{hint}{not_read(fleet.unread)}")
 
 
 def read_clients(given: Any, fleet: ClientNames | None) -> tuple[Client, ...]:
@@ -86,7 +86,7 @@ def read_clients(given: Any, fleet: ClientNames | None) -> tuple[Client, ...]:
             raise refusal("", "fleet_gateway.clients", name, allowed)
         client = read_client(label, name, said, fleet)
         if client.sha256 in found:
-            raise InputError(f"{label}: has the key of {found[client.sha256].name}; every client needs one of its own")
+            raise InputError(f"{label}: has the key of {found[client.sha256].name}; every client needs its own key")
         found[client.sha256] = client
     return tuple(found.values())
 
@@ -122,6 +122,6 @@ def read_client(label: str, name: str, given: Any, fleet: ClientNames | None) ->
 
 def _hashed(label: str, key: Any) -> str:
     if not isinstance(key, str) or len(key) < LEAST_KEY or not key.isascii() or not key.isprintable() or " " in key:
-        allowed = f"a text of at least {LEAST_KEY} letters, digits and signs without blanks"
+        allowed = f"a text of at least {LEAST_KEY} letters, digits and symbols without blanks"
         raise InputError(f"{label}.key: (hidden) is not {allowed}")
     return hashlib.sha256(key.encode()).hexdigest()

@@ -132,8 +132,8 @@ def secret_problem(secret: Any) -> str:
         return ""
     given = "is required" if secret in (None, "") else "(hidden)"
     return (
-        f"fleet_gateway_secret: {given}: a quoted text of at least {LEAST_SECRET} signs, from a vault, of which the "
-        "servers' keys are made; or let Ansible make and keep one: \"{{ lookup('ansible.builtin.password', "
+        f"fleet_gateway_secret: {given}: it must be a quoted text of at least {LEAST_SECRET} characters, from a vault; "
+        "servers' keys are derived from it. Or let Ansible make and store one: \"{{ lookup('ansible.builtin.password', "
         "inventory_dir ~ '/.gateway_secret', length=48) }}\""
     )
 
@@ -270,9 +270,9 @@ def unreached(models: Iterable[Known], gateways: Sequence[str], host_name: str) 
     """Return messages on planned models that gateways on other hosts cannot reach, because they listen on loopback."""
     others = [name for name in gateways if name != host_name]
     return [
-        f"{host_name}: model {model['name']}: host {model['host']}: {', '.join(others)} cannot reach it, and does "
-        "not serve it; leave host out, and it listens where gateways reach it: at the address of the default route, "
-        "or at fleet_address, which a host without that route needs"
+        f"{host_name}: model {model['name']}: host {model['host']}: {', '.join(others)} cannot reach this "
+        "address; leave host out: the server then listens where gateways reach it, at the address of the default "
+        "route, or at fleet_address, which a host without that route needs"
         for model in models
         if others and model["state"] != "stopped" and _is_loopback(str(model["host"]))
     ]
@@ -289,8 +289,8 @@ def gateway_left(services: Known | None, gateways: Sequence[str], host_name: str
     if host_name in gateways or not (services or {}).get("gateway"):
         return []
     return [
-        f"{host_name}: gateway: runs here, and the inventory has no fleet_gateway for this host; "
-        f"playbooks/reset.yml --limit {host_name} takes it back, with all else that the toolkit has there"
+        f"{host_name}: gateway: it runs here, but the inventory has no fleet_gateway for this host; "
+        f"playbooks/reset.yml --limit {host_name} removes it, and everything else that the toolkit has on this host"
     ]
 
 
@@ -329,7 +329,7 @@ def fleet_keys(
             other = next(name for name in asked if asked[name] != asked[first])
             raise InputError(
                 f"vllm_secrets: {one_line(model)}: VLLM_API_KEY of {first} and of {other} differ; a gateway has one "
-                "for all servers of a model: give them the same, or none, and they get one"
+                "for all servers of a model: set the same for all, or none, and the toolkit makes one"
             )
     return {model: key for model, keys in found.items() if (key := next(filter(None, keys.values()), ""))}
 

@@ -178,7 +178,7 @@ core.register_converters("session", function(body)
   end
 end)
 
--- Tell whether another server of the same model gets requests.
+-- Return whether another server of the same model gets requests.
 local function others_up(servers, name)
   for other, server in pairs(servers) do
     if other ~= name and server:get_stats().status:find("^UP") then return true end

@@ -231,7 +231,7 @@ def reload(name: str) -> None:
         now = time.monotonic()
         if now > end:
             said = run(["journalctl", "-u", UNIT, "-n", "15", "-o", "cat", "--no-pager"]).out.strip()[-SHOWN:]
-            raise InputError(f"HAProxy has not begun with its new configuration within {RELOAD_S:g} s: {said}")
+            raise InputError(f"HAProxy has not loaded its new configuration within {RELOAD_S:g} s: {said}")
         if now > again:
             save()
             run(["systemctl", "kill", "--signal=SIGUSR2", "--kill-who=main", UNIT])

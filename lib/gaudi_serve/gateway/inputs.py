@@ -107,9 +107,7 @@ def _refuse_names(backends: Iterable[Backend]) -> None:
         for name in backend.names:
             key = "served_model_name" if name == backend.model else "lora_modules"
             if not MODEL.fullmatch(name):
-                allowed = (
-                    "is not made of letters, digits and ./:@+=_- alone, by which a gateway looks it up; choose another"
-                )
+                allowed = "must have only letters, digits and ./:@+=_-, because a gateway looks it up; choose another"
                 raise refusal("", key, name, allowed)
             if name in found:
                 raise refusal(
@@ -135,7 +133,7 @@ def _paths(given: Any) -> tuple[str, ...]:
         if path in OWN_PATHS or path.startswith(OWN_FOLDERS):
             raise refusal("", "fleet_gateway.paths", path, "is answered by the gateway itself; leave it out")
         if path in OPERATOR_PATHS:
-            allowed = "is for a server's operator: it shows or changes what all clients have; ask the server itself"
+            allowed = "is for a server's operator: it shows or changes what all clients share; send it to the server"
             raise refusal("", "fleet_gateway.paths", path, allowed)
     return paths
 
@@ -152,7 +150,7 @@ def _balanced(given: Any, backends: tuple[Backend, ...], fleet: ClientNames | No
         if kind not in BALANCES:
             raise refusal("", f"fleet_gateway.balance: {shown(model)}", kind, f"is none of {', '.join(BALANCES)}")
         if model in others:
-            allowed = "is an adapter, which goes where its base model goes; set it for that one"
+            allowed = "is an adapter; its requests go where those of its base model go; set it for that model"
             raise refusal("", "fleet_gateway.balance", model, allowed)
         known_model("fleet_gateway.balance", model, fleet, models)
     return tuple(replace(one, balance=str(given.get(one.model, one.balance))) for one in backends)
@@ -181,9 +179,7 @@ RULES = {
         lambda value: isinstance(value, str) and re.fullmatch(r"/[\w./+@-]+", value) is not None,
         "is not a path on the gateway's host, such as /etc/ssl/private/gateway.pem",
     ),
-    "virtual_address": Rule(
-        _is_virtual, "is not an address of a host with the length of its network, such as 10.0.0.100/24"
-    ),
+    "virtual_address": Rule(_is_virtual, "is not an address of a host with its prefix length, such as 10.0.0.100/24"),
     "virtual_interface": Rule(matching(r"[\w.:@-]{1,15}"), "is not a name of an interface, such as eth0"),
     **{key: integer(*limits) for key, limits in NUMBERS.items()},
     **dict.fromkeys((*ALLOWING, "usage"), Rule(is_flag, "is not true or false")),
@@ -198,9 +194,12 @@ def _refuse_exposed(gateway: Gateway, allowed_by: Mapping[str, Any]) -> None:
         return
     if not gateway.certificate and not allowed_by.get("plain_allowed"):
         allowed = (
-            "is beyond loopback, and keys and texts would go in plain; give a certificate, or set plain_allowed: true"
+            "is not a loopback address, so keys and texts would be sent unencrypted; set certificate, or "
+            "plain_allowed: true"
         )
         raise refusal("", "fleet_gateway.address", gateway.address, allowed)
     if not gateway.clients and not allowed_by.get("open"):
-        allowed = "is beyond loopback, and everybody who reaches it could ask; give clients, or set open: true"
+        allowed = (
+            "is not a loopback address, so everyone who reaches it could send requests; set clients, or open: true"
+        )
         raise refusal("", "fleet_gateway.address", gateway.address, allowed)

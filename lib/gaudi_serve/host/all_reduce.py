@@ -87,7 +87,7 @@ def measure(given: Mapping[str, Any], local: int) -> dict[str, Any]:
     data = torch.ones(given["size"] // FLOAT, dtype=torch.float32, device=device)
     dist.all_reduce(data)
     if not bool((data == world).all()):
-        raise RuntimeError(f"the sum over {world} ranks is wrong: a link or a device changes what it carries")
+        raise RuntimeError(f"the sum over {world} ranks is wrong: a link or a device corrupts data")
     data.zero_()  # sums of sums would overflow
     seconds = median_s(lambda: dist.all_reduce(data), runtime.synchronize)
     dist.destroy_process_group()

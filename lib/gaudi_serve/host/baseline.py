@@ -174,8 +174,8 @@ def keep(role: str, found: Mapping[str, Any] | None, **given: Any) -> str | None
     record = known.get(role, {})
     if record.get("broken"):
         raise ValueError(
-            "cannot be read, so that what was found before the first change is not known; restore it, or remove it: "
-            "then a reset leaves what it cannot know"
+            "cannot be read, so the state before the first change is not known; restore it, or remove it: "
+            "a reset then leaves what it does not know"
         )
     fresh = found is not None and "found" not in record
     if fresh and late(known):

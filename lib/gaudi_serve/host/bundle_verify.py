@@ -32,7 +32,7 @@ def verify(folder: str | Path, fingerprint: str) -> list[str]:
     place = Path(folder)
     missing = [name for name in (SUMS, SIGNATURE, KEY) if not (place / name).is_file()]
     if missing:
-        return [f"{place}: has no {', '.join(missing)}: it is no bundle, or its fetching was cut off"]
+        return [f"{place}: has no {', '.join(missing)}: it is not a bundle, or fetching it was interrupted"]
     wrong = signature_problem(place, fingerprint)
     if wrong:
         return [wrong]
@@ -41,7 +41,7 @@ def verify(folder: str | Path, fingerprint: str) -> list[str]:
     except ValueError as problem:
         return [str(problem)]
     found = files_of(place)
-    problems = [f"{place}: {WORK} is there: fetching was cut off; run it again"] if (place / WORK).exists() else []
+    problems = [f"{place}: {WORK} exists: fetching was interrupted; run it again"] if (place / WORK).exists() else []
     problems += [f"{path}: is missing" for path in known if path not in found]
     problems += [f"{path}: is extra: the signed list does not have it" for path in found if path not in known]
     problems += [f"{path}: is a link, where a file belongs" for path in found if (place / path).is_symlink()]

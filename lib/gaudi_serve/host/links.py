@@ -133,7 +133,7 @@ def measured(given: Mapping[str, Any], host: Host, run: Mapping[str, Any], root:
         )
     except subprocess.TimeoutExpired:
         subprocess.run(["docker", "rm", "--force", CONTAINER], capture_output=True, check=False)
-        return failed(run, f"no end after {given['timeout']} s")
+        return failed(run, f"it did not end within {given['timeout']} s")
     if done.returncode:
         last = " | ".join(done.stdout.strip().splitlines()[-5:])
         return failed(run, f"{name} ended with {done.returncode}: {last}")

@@ -43,7 +43,7 @@ def perf_figures(output: str, ranks: int) -> dict[str, Any]:
         raise InputError(f"all_reduce_perf has no figure, and ends with: {shown((lines or [''])[-1])}")
     *numbers, wrong = rows[0][-4:]
     if {wrong, rows[0][-5]} != {"0"}:
-        raise InputError(f"a sum over {ranks} ranks is wrong ({wrong}): a link or a device changes what it carries")
+        raise InputError(f"a sum over {ranks} ranks is wrong ({wrong}): a link or a device corrupts data")
     if not all(NUMBER.fullmatch(one) for one in numbers):
         raise InputError(f"all_reduce_perf has no figure: {shown(' '.join(rows[0]))}")
     time, algorithm, bus = map(float, numbers)

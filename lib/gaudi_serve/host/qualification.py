@@ -146,7 +146,7 @@ def _tested(
     status, output = _run(acceptance, test, given, log)
     seconds = round(time.monotonic() - started)
     if status is None:
-        report = Report(NO_RESULT, f"no end after {counted(test.limit_s, 'second')}; it was ended")
+        report = Report(NO_RESULT, f"it did not end within {counted(test.limit_s, 'second')}, and was stopped")
     else:
         report = acceptance.read(status, output, cards)
     known = acceptance.known_failure(test.name, given["device"], given["release"])

@@ -165,7 +165,7 @@ def trusted(client: RegistryClient) -> Iterator[Path]:
     """
     folder = TRUSTED / client.registry
     if folder.exists() and not (folder / MARK).exists():
-        raise InputError(f"{folder} is there and not the toolkit's; choose another vllm_image_serve_port")
+        raise InputError(f"{folder} exists, and is not the toolkit's; choose another vllm_image_serve_port")
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         (folder / MARK).touch()
@@ -297,7 +297,9 @@ def push(registry: str, name: str, seconds: int) -> str:
     called = reference(registry, name)
     docker(["image", "tag", name, called], f"image {name}")
     try:
-        docker(["image", "push", "--quiet", called], f"image {name}: not taken by the registry {registry}", seconds)
+        docker(
+            ["image", "push", "--quiet", called], f"image {name}: the registry {registry} did not accept it", seconds
+        )
         told = json.loads(docker(["image", "inspect", "--format", "{{json .RepoDigests}}", called], f"image {name}"))
     finally:
         run(["docker", "image", "rm", called], SHORT_S)
@@ -319,7 +321,7 @@ def take(client: RegistryClient, name: str, digest: str, seconds: int) -> None:
     with trusted(client) as folder:
         found = without_known_layers(Source(client.registry, REPOSITORY, folder), name, digest, seconds)
         if not found:
-            told = f"image {name}: not had from {client.registry} ({hint})"
+            told = f"image {name}: it could not be pulled from {client.registry} ({hint})"
             docker(["image", "pull", "--quiet", called], told, seconds)
     docker(["image", "tag", found or called, name], f"image {name}")
     # Only the name is needed now; without it, the layers would be removed too.
@@ -335,7 +337,7 @@ def without_known_layers(source: Source, name: str, digest: str, seconds: int) -
     try:
         return bring(source, digest, seconds)
     except InputError as problem:
-        raise InputError(f"image {name}: not had from {source.registry}: {problem}") from problem
+        raise InputError(f"image {name}: it could not be pulled from {source.registry}: {problem}") from problem
     except (OSError, http.client.HTTPException):
         # The pull retries broken connections and reports their errors.
         return ""

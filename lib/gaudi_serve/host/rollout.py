@@ -249,7 +249,9 @@ def _retag(model: Mapping[str, Any]) -> None:
         if now != model["image_id"]:
             tagged = run(["docker", "tag", model["image_id"], model["image"]])
             if tagged.status != 0:
-                raise InputError(f"image {model['image']}: does not get its name of before back: {tagged.err.strip()}")
+                raise InputError(
+                    f"image {model['image']}: its previous name could not be restored: {tagged.err.strip()}"
+                )
 
 
 def forget() -> bool:

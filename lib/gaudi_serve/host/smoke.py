@@ -216,7 +216,7 @@ def _tools(server: Server) -> None:
         call = answer["choices"][0]["message"]["tool_calls"][0]["function"]
         if call["name"] == "get_weather" and isinstance(json.loads(call["arguments"])["city"], str):
             return
-        raise Unhealthy(f"the tool call is another one: {call}")
+        raise Unhealthy(f"the answer has another tool call: {call}")
     except (LookupError, TypeError, ValueError) as problem:
         raise Unhealthy(f"asked to use a tool, it made no call: {str(answer.get('choices'))[:300]}") from problem
 

@@ -128,7 +128,7 @@ def _cannot(spec: Spec, model: Architecture, host: Host, cards: Sequence[Card]) 
         problems.append(("dtype", spec.get("dtype") or "auto", allowed))
     if not _caches_fp8(host.cpu) or model.kv_lora_rank:
         why = "not for models with MLA" if _caches_fp8(host.cpu) else "it needs AVX-512 or AMX"
-        problems += cache_problems(spec, f"is not there on these processors: {why}; auto works")
+        problems += cache_problems(spec, f"is not available on these processors: {why}; auto works")
     return problems
 
 
@@ -142,8 +142,8 @@ def _images(spec: Spec, kind: Kind) -> list[Problem]:
     if made_for(image) != "cpu":
         return []
     if not kind.tag:
-        allowed = f"is not there for {kind.title}: vLLM publishes none; build one from its source{kind.recipe}"
-        return [("image", image, f"{allowed}, and name that")]
+        allowed = f"does not exist for {kind.title}: vLLM publishes none; build one from its source{kind.recipe}"
+        return [("image", image, f"{allowed}, and set its name here")]
     others = [one.tag for one in KINDS.values() if one.tag and one.tag != kind.tag and image.endswith(one.tag)]
     allowed = f"is for other processors; the tag for {kind.title} ends with {kind.tag}"
     return [("image", image, allowed)] if others else []

@@ -184,7 +184,7 @@ def _wrong(
     if switches and state and (state, status) != ("Completed", "Success"):
         driver = rows[0].fields["driver_version"]
         text = (
-            f"the fabric of its {len(switches)} NVSwitches is not ready ({state}), with which CUDA fails with error "
+            f"the fabric of its {len(switches)} NVSwitches is not ready ({state}), so CUDA fails with error "
             f"802: nvidia-fabricmanager of exactly version {driver} must run"
         )
         found = {**dict.fromkeys((row.index for row in rows), text), **found}

@@ -278,7 +278,10 @@ def _reasons(host: Host, host_name: str, cards: int, release: str) -> list[tuple
         text = f"{host_name}: accelerator_cards is {cards}, but hl-smi shows {len(here)}: module_ids {here}"
         reasons.append(("accelerator_cards", "; ".join([text, *host.bad_cards])))
     if not re.fullmatch(r"\d+\.\d+\.\d+.*", str(release)):
-        return [*reasons, (RELEASE_KEY, f"{host_name}: {RELEASE_KEY} {release}: a quoted release such as '1.24.1'")]
+        return [
+            *reasons,
+            (RELEASE_KEY, f"{host_name}: {RELEASE_KEY} {release}: must be a quoted release such as '1.24.1'"),
+        ]
     if not row:
         known = ", ".join(one.about for one in RELEASES)
         reasons.append((RELEASE_KEY, f"{host_name}: {RELEASE_KEY} {release} is not known; known are {known}"))

@@ -71,7 +71,7 @@ def cards_health(
         place = str(card.get("bus_id")).lower()
         found[place] = judged(sections.get(place, {}), str(card.get("name") or ""), uncorrected.get(place, 0))
     unread = sorted(int(card["module_id"]) for card in cards if str(card.get("bus_id")).lower() not in sections)
-    notes = [f"the health of cards {unread} is not known: hl-smi -q shows nothing of them"] if unread else []
+    notes = [f"the health of cards {unread} is not known: hl-smi -q does not show it"] if unread else []
     return _compared(found, cards), notes
 
 
@@ -121,7 +121,7 @@ def judged(section: Section, name: str, uncorrected: int = 0) -> CardHealth:
     if status != OPERATIONAL:
         sick.append(f"its module status is {status}")
     if uncorrected:
-        sick.append(f"{uncorrected} memory errors that nothing corrected, since its driver was loaded")
+        sick.append(f"it has {uncorrected} uncorrected memory errors since its driver was loaded")
     rows_sick, rows_warned = _rows(section)
     sick += [*rows_sick, *_heat(section, name)]
     warned += [*rows_warned, *_link(section)]
@@ -141,7 +141,9 @@ def _rows(section: Section) -> tuple[list[str], list[str]]:
     for key, cause in CAUSES.items():
         count = _number(section.get(("Replaced Rows", key), ""))
         if count and count >= MOST_ROWS:
-            sick.append(f"{count} rows of its memory are replaced for {cause}, and it has {MOST_ROWS}: return it")
+            sick.append(
+                f"{count} rows of its memory are replaced for {cause}, and {MOST_ROWS} is the limit: return the card"
+            )
         elif count:
             warned.append(f"{count} of {MOST_ROWS} rows of its memory are replaced for {cause}")
     return sick, warned
@@ -150,13 +152,15 @@ def _rows(section: Section) -> tuple[list[str], list[str]]:
 def _heat(section: Section, name: str) -> list[str]:
     """Return an error if a card is too hot: by its own flag, the limits that it shows, or the vendor's figure."""
     reasons = [key for key, value in section.items() if key[:1] == ("Clocks Throttle Reasons",) and value == "Active"]
-    sick = ["it has slowed down for its temperature"] if any("Thermal Slowdown" in key for key in reasons) else []
+    sick = (
+        ["its clock is reduced because of its temperature"] if any("Thermal Slowdown" in key for key in reasons) else []
+    )
     values = {key[-1]: _number(value) for key, value in section.items() if key[:1] == ("Temperature",)}
     hottest = max((value for key, value in values.items() if value and ON_CHIP.search(key)), default=0)
     shown = [value for key, value in values.items() if value and LIMIT.search(key)]
     published = [limit for begin, limit in CRITICAL_C.items() if name.startswith(begin)]
     limit = min(shown or published, default=0)
-    return [*sick, f"its chip has {hottest} °C, and {limit} °C is its limit"] if limit and hottest >= limit else sick
+    return [*sick, f"its chip is at {hottest} °C; its limit is {limit} °C"] if limit and hottest >= limit else sick
 
 
 def _link(section: Section) -> list[str]:
@@ -185,9 +189,9 @@ def _compared(found: Mapping[str, CardHealth], cards: Iterable[Mapping[str, Any]
     for place, one in found.items():
         warned = list(one.warned)
         if one.firmware and one.firmware != usual[0][0]:
-            warned.append(f"its firmware is {one.firmware}, and that of most cards {usual[0][0]}")
+            warned.append(f"its firmware is {one.firmware}; most cards have {usual[0][0]}")
         release = re.match(r"\d+\.\d+\.\d+", drivers.get(place, ""))
         if one.firmware and release and not one.firmware.startswith(f"{release[0]}-"):
-            warned.append(f"its firmware {one.firmware} is not of the driver's release {release[0]}")
+            warned.append(f"its firmware {one.firmware} does not belong to the driver's release {release[0]}")
         compared[place] = replace(one, warned=tuple(warned))
     return compared

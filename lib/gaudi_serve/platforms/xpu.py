@@ -64,7 +64,7 @@ def observe(root: str = "/") -> dict[str, Any]:
     """
     on_bus = _on_bus(root)
     nothing: dict[str, Any] = {"device_name": None, "driver_version": None, "memory_mib": 0, "modules": []}
-    problem = "" if any(one.driver for one in on_bus.values()) else "no kernel module has them: neither xe nor i915"
+    problem = "" if any(one.driver for one in on_bus.values()) else "no kernel module drives them: neither xe nor i915"
     tool = XpuSmi() if problem else ask_xpu_smi()
     shown = {card.bus_id: card for card in tool.cards if card.bus_id in on_bus}
     if tool.answers and not shown:
@@ -227,7 +227,7 @@ PLATFORM = Platform(
     near=(("MDF", "XL"), ("PIX", "PXB")),
     metrics=METRICS,
     links=LINKS,
-    no_memory="memory is not checked: that of XPU is not counted with",
+    no_memory="memory is not checked: the toolkit has no memory rules for XPU",
     binds=True,
     problems=_problems,
     notes=_notes,

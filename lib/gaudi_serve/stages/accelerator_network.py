@@ -158,8 +158,8 @@ def _misplaced(between: Between, values: Known) -> list[str]:
     kinds = {"ports": PORTS, "mtu": PORTS, "devices": NICS, "direct": NICS}
     said = {key: getattr(between, key) for key in kinds if f"{ROLE}_{key}" in values}
     return [
-        f"{ROLE}_{key} {shown(values[f'{ROLE}_{key}'])}: is read with {ROLE}_between: {kinds[key]} alone, "
-        f"and that is {shown(between.kind)}; leave it out"
+        f"{ROLE}_{key} {shown(values[f'{ROLE}_{key}'])}: has an effect only with {ROLE}_between: {kinds[key]}, "
+        f"which is {shown(between.kind)} here; leave it out"
         for key, value in said.items()
         if value and key not in mine
     ]
@@ -171,17 +171,18 @@ def _twice(ports: Sequence[DesiredPort]) -> list[str]:
     addresses: dict[str, str] = {}
     for one in ports:
         if one.name in names:
-            found.append(f"{ROLE}_ports: {one.name} comes twice")
+            found.append(f"{ROLE}_ports: {one.name} is listed twice")
         names.add(one.name)
         ip = one.address.partition("/")[0]
         if ip and ip in addresses:
-            found.append(f"{ROLE}_ports: {one.name}: address {ip} is that of {addresses[ip]} too")
+            found.append(f"{ROLE}_ports: {one.name}: address {ip} is also the address of {addresses[ip]}")
         addresses[ip] = one.name
     with_address = [one.name for one in ports if one.address]
     if with_address and len(with_address) < len(ports):
         lacking = next(one.name for one in ports if not one.address)
         found.append(
-            f"{ROLE}_ports: {lacking} has no address, and {with_address[0]} has one; give all of them, or none"
+            f"{ROLE}_ports: {lacking} has no address, and {with_address[0]} has one; give every port an address, "
+            "or none"
         )
     return found
 
@@ -195,7 +196,7 @@ def _elsewhere(listed: Sequence[Any], host_name: str, hostvars: Known | None) ->
         for one in theirs if isinstance(theirs, list) else ():
             ip = str(one.get("address") or "").partition("/")[0] if isinstance(one, Mapping) else ""
             if ip in mine:
-                found.append(f"{ROLE}_ports: address {ip} is on {other} too; each address is on one host alone")
+                found.append(f"{ROLE}_ports: address {ip} is also on {other}; an address belongs to one host")
     return found
 
 
@@ -249,7 +250,7 @@ def link_lines(
         address = wanted.get(key, "")
         found += [f"address {address} is missing"] if address and address not in one.addresses else []
         gone = [text for text in former.get(f"{key[0]}/{key[1]}", ()) if text in one.addresses]
-        found += [f"address {text} is no longer wanted" for text in gone]
+        found += [f"address {text} is no longer planned" for text in gone]
         (lines if one.up else down).extend(f"{one.name}: {text}" for text in found)
     return down, lines
 
@@ -321,7 +322,7 @@ def cabling(between: Between, live: Mapping[tuple[int, int], Live]) -> list[str]
             seen = getattr(here, what) if here else ""
             if wanted and here and seen != wanted:
                 found = f"LLDP shows {seen}" if seen else "LLDP shows nothing"
-                lines.append(f"{here.name}: {what} {wanted} is wanted, {found}")
+                lines.append(f"{here.name}: {what} must be {wanted}, but {found}")
     return lines
 
 
@@ -545,7 +546,7 @@ def _serving(known: Known, found: Differences) -> list[str]:
         return []
     return [
         f"model {name} ({', '.join(hosts)}) serves over these ports; stop it first "
-        f"(playbooks/stop.yml -e model={name}), for: {'; '.join(found.lines)[:200]}"
+        f"(playbooks/stop.yml -e model={name}). Pending changes: {'; '.join(found.lines)[:200]}"
         for name, hosts in _served_over(known.get("gaudi_host") or {})
     ]
 

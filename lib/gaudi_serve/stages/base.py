@@ -15,7 +15,7 @@ REFUSED = "Nothing has been changed. What must be fixed first:"
 SUPPORTED = {("debian", "12"), ("debian", "13"), ("ubuntu", "22.04"), ("ubuntu", "24.04")}
 # How a name under the key of a difference becomes a sentence.
 WORDS = {
-    "repair": "dpkg was cut off",
+    "repair": "dpkg was interrupted",
     "install": "{} is not installed",
     "hold": "{} is not held",
     "reload": "the loaded driver is not the planned one",

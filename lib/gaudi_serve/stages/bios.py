@@ -36,7 +36,9 @@ def _incomplete(given: Given) -> list[str]:
     reasons = [unknown_profile(str(known.get("bios_profile") or ""), known.get("bios_profiles") or {})]
     if missing:
         what = "bios_profile" if known.get("bios_profile") else "bios_settings"
-        reasons.append(f"{what} is set, and {', '.join(missing)} must be set too: settings are sent to the host's BMC")
+        reasons.append(
+            f"{what} is set, so {', '.join(missing)} must be set too: the toolkit sends settings to the host's BMC"
+        )
     return [f"{given.host}: {text}" for text in [*reasons, _shared(given)] if text]
 
 
@@ -46,7 +48,9 @@ def _shared(given: Given) -> str:
     others = [name for name in hosts if name != given.host and _place(_bmc_of(hosts[name])) == _place(address)]
     if not address or not others:
         return ""
-    return f"bios_bmc_address {address}: is that of {some_names(others)} too; each host has a BMC of its own"
+    return (
+        f"bios_bmc_address {address}: is also the address of the BMC of {some_names(others)}; each host has its own BMC"
+    )
 
 
 def _place(address: str) -> tuple[str, int]:
@@ -95,7 +99,8 @@ def _problems(given: Given, seen: Known) -> list[str]:
         told = " or ".join(dict.fromkeys(filter(None, (system["serial"], system["sku"])))) or "none"
         address = given.known["bios_bmc_address"]
         return [
-            f"bios_bmc_serial {serial}: BMC {address} is that of a system with serial number {told}: another host's?"
+            f"bios_bmc_serial {serial}: BMC {address} belongs to a system with serial number {told}; is it "
+            "another host's?"
         ]
     return []
 
@@ -153,9 +158,9 @@ def _refused(known: Known, seen: Known, found: Comparison) -> list[str]:
     if failed.get("bios") == system["bios"] and not is_true(known.get("bios_retry")):
         tried = failed.get("settings") or {}
         reasons += [
-            f"BIOS: {row.name}: {shown_value(row.desired)} did not stick before, it is {shown_value(row.current)}; "
-            f"it is not tried again with BIOS {system['bios']}: set another value, update the BIOS, or try again with "
-            "-e bios_retry=true"
+            f"BIOS: {row.name}: {shown_value(row.desired)} did not stick before, and the value is "
+            f"{shown_value(row.current)}; the run does not try it again with BIOS {system['bios']}: set another "
+            "value, update the BIOS, or try again with -e bios_retry=true"
             for row in found.rows
             if row.current != row.desired and tried.get(row.name) == row.desired
         ]
@@ -266,7 +271,7 @@ def _reset(given: Given) -> dict[str, Any]:
     folder = PurePosixPath(RECORD)
     record = folder.name in (given.known["gaudi_left"]["own"].get(str(folder.parent)) or [])
     kept = (
-        ["BIOS settings stay as they are; change them by bios_settings, or in the BMC"] if _asked(given.known) else []
+        ["BIOS settings stay as they are; change them with bios_settings, or in the BMC"] if _asked(given.known) else []
     )
     return {
         **{"due": record, "left": kept, "packages": []},

@@ -47,7 +47,7 @@ def daemon_json(
         InputError: with line and column, if the text is not a JSON object; for a data_root that is not a path.
     """
     if data_root and not data_root.startswith("/"):
-        raise InputError(f"{host_name}: container_runtime_data_root: {data_root!r}: an absolute path")
+        raise InputError(f"{host_name}: container_runtime_data_root: {data_root!r}: must be an absolute path")
     found = _read(text, f"{host_name}: {DAEMON_JSON}")
     merged = {**found, "live-restore": live_restore}
     if data_root:
@@ -134,7 +134,7 @@ def container_runtime_changes(live: Mapping[str, Any], wanted: Mapping[str, Any]
     """
     info = live["info"] or {}
     found: dict[str, Any] = {
-        "repair": [f"dpkg was cut off in {', '.join(live['interrupted'])}"] if live["interrupted"] else [],
+        "repair": [f"dpkg was interrupted in {', '.join(live['interrupted'])}"] if live["interrupted"] else [],
         "install_engine": [] if _has_engine(live, wanted) else [f"install {', '.join(wanted['packages'])}"],
         **{f"install_{one.name}": _package(one, live, wanted) for one in runtimes()},
         "write": _files(live, wanted),
@@ -171,7 +171,7 @@ def container_runtime_drift(live: Mapping[str, Any], wanted: Mapping[str, Any]) 
         if live["packages"].get(one.package) and (problem := live.get(f"{one.name}_problem")):
             lines.append(f"{one.program} does not run: {problem}")
     # Values of proxies may hold credentials.
-    lines += ["proxies: the engine's differ from the planned ones"] * ("proxy" in changes["write"])
+    lines += ["the engine's proxies differ from the planned ones"] * ("proxy" in changes["write"])
     # If the engine does not answer, its settings are unknown.
     return [*lines, *changes["enable"], *changes["restart"], *(changes["reload"] if live["info"] else [])]
 
@@ -273,9 +273,9 @@ def _restart(live: Mapping[str, Any], info: Mapping[str, Any], wanted: Mapping[s
     if _moves(info, wanted):
         reasons.append(f"data-root: {info['data_root']} -> {_folder(wanted['data_root'])}")
     if (live["proxies_running"] or "") != wanted["proxies_marker"]:
-        reasons.append("proxies: the running engine was started with others")
+        reasons.append("the running engine was started with other proxies")
     if wanted.get("cdi") and not info.get("cdi"):
-        reasons.append("features: the running engine takes no names of devices by CDI")
+        reasons.append("features: the running engine accepts no CDI device names")
     return reasons
 
 
@@ -298,7 +298,7 @@ def container_runtime_refusal(live: Mapping[str, Any], wanted: Mapping[str, Any]
         lacking = [key for key in ("uris", "suites") if not repository.get(key)]
         if repository and lacking:
             key = f"container_runtime_{one.name}_repository"
-            reasons.append(f"{host_name}: {key}: {' and '.join(lacking)} must be given")
+            reasons.append(f"{host_name}: {key}: {' and '.join(lacking)} must be set")
     if masked := live.get("masked"):
         are = "is" if len(masked) == 1 else "are"
         reasons.append(
@@ -308,7 +308,7 @@ def container_runtime_refusal(live: Mapping[str, Any], wanted: Mapping[str, Any]
     if info and _moves(info, wanted) and info.get("containers_running"):
         reasons.append(
             f"{host_name}: container_runtime_data_root: {wanted['data_root']!r}: {info['containers_running']} "
-            f"containers run from {info['data_root']}, and an engine that has moved no longer knows them; "
+            f"containers run from {info['data_root']}, and the engine loses them when its data root moves; "
             "stop them first, or leave the variable empty"
         )
     reasons += daemon_json_problems(live["daemon_json"], host_name)
@@ -318,7 +318,7 @@ def container_runtime_refusal(live: Mapping[str, Any], wanted: Mapping[str, Any]
             reasons += one.settings.problems(live[f"{one.name}_config"], host_name)
     for key in ("http_proxy", "https_proxy", "no_proxy"):
         if any(character in wanted[key] for character in "\n\r\0"):
-            reasons.append(f"{host_name}: container_runtime_{key}: one line, it has more")
+            reasons.append(f"{host_name}: container_runtime_{key}: must be one line; it has several")
     return reasons
 
 
@@ -328,8 +328,8 @@ def _no_next_start(live: Mapping[str, Any], wanted: Mapping[str, Any], host_name
     swarm = live.get("swarm")
     if wanted["live_restore"] and swarm not in (None, "", "inactive"):
         reasons.append(
-            f"{host_name}: container_runtime_live_restore: true: the engine belongs to a swarm ({swarm}), and with "
-            "live-restore it does not start there; set container_runtime_live_restore: false, or leave the swarm"
+            f"{host_name}: container_runtime_live_restore: true: the engine belongs to a swarm ({swarm}), and in "
+            "a swarm it does not start with live-restore; set container_runtime_live_restore: false, or leave the swarm"
         )
     planned = {"live-restore": "live-restore"}
     planned |= {"data-root": "data-root"} if "data-root" in _planned(wanted) else {}
@@ -358,7 +358,7 @@ def container_runtime_notes(live: Mapping[str, Any], engine: str = "distribution
             notes.append(f"{one.name} is the engine's default runtime: containers that need no cards get them too")
         notes += one.settings.notes(live.get(f"{one.name}_config")) if one.settings else []
     if engine == "vendor" and "docker.io" in live["packages"]:
-        notes.append("the engine that was there stays: container_runtime_engine: vendor is for hosts without one")
+        notes.append("the existing engine stays: container_runtime_engine: vendor is only for hosts without an engine")
     return notes
 
 

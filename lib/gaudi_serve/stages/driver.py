@@ -46,9 +46,9 @@ def driver_refusal(
         upgrade_allowed: another release may be replaced.
     """
     if not RELEASE.fullmatch(release):
-        return [f"{host_name}: driver_release {release!r}: a quoted release such as '1.24.1'"]
+        return [f"{host_name}: driver_release {release!r}: must be a quoted release such as '1.24.1'"]
     if version and upstream(version) != release:
-        return [f"{host_name}: driver_version {version}: is not of driver_release {release}"]
+        return [f"{host_name}: driver_version {version}: does not belong to driver_release {release}"]
     changes = driver_changes(driver, release=release, version=version, packages=packages)
     found = driver["driver_version"]
     if changes["foreign"] and found != release:
@@ -257,7 +257,7 @@ def _expected(given: Given) -> dict[str, Any]:
 
 def _users(facts: Mapping[str, Any]) -> list[str]:
     """Return a sentence for each module that prevents unloading the driver's modules."""
-    return [f"module {name} uses the driver's; unload it first" for name in facts.get("used_by") or ()]
+    return [f"kernel module {name} uses the driver's modules; unload it first" for name in facts.get("used_by") or ()]
 
 
 def _own(known: Mapping[str, Any], name: str) -> Any:

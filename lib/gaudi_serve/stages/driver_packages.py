@@ -148,8 +148,8 @@ class Changes:
         """Return the changes as sentences."""
         lines = drift_lines({**self.found, "repair": self.repair, "reload": self.reload})
         if self.fetch:
-            lines.append(f"the source of packages of driver {self.version} is not there")
-        return [*lines, *(f"service {unit} does not run, or not after a boot" for unit in self.start)]
+            lines.append(f"the package source of driver {self.version} is missing")
+        return [*lines, *(f"service {unit} does not run, or does not start at boot" for unit in self.start)]
 
     @property
     def found(self) -> dict[str, Any]:
@@ -295,13 +295,13 @@ def package_refusal(
     found = list(changes.missing)
     if changes.foreign and version and here.loaded and not begins(here.loaded, version):
         found = [
-            f"driver {here.loaded} is loaded, which no package installed, and driver_version is {version}: remove that "
+            f"no package installed the loaded driver {here.loaded}, and driver_version is {version}: remove that "
             "driver first (its installer takes --uninstall), or leave driver_version out to keep it"
         ]
     rivals = sorted(here.modules & {*driver.rivals})
     if rivals and (changes.install or changes.load or changes.fetch) and not found:
         found = [
-            f"module {rivals[0]} holds the cards, and goes by a reboot alone: add modprobe.blacklist={rivals[0]} to "
+            f"module {rivals[0]} uses the cards, and only a reboot removes it: add modprobe.blacklist={rivals[0]} to "
             "host_tuning_kernel_args, and reboot the host first (playbooks/host.yml -e host_tuning_reboot_allowed=true)"
         ]
     if changes.replaces and not found:

@@ -171,12 +171,11 @@ def gateway_due(
     said = [name for name in differs if name != SERVERS] if not lines or live["folder"] else []
     lines += [f"write {', '.join(said)}"] if said else []
     if live["folder"] and live["unit"]["active"] and live["running"] != live["folder"]:
-        lines.append("reload HAProxy, which runs with other files than it has")
+        lines.append("reload HAProxy, which runs with older files")
     if not (live["unit"]["active"] and live["unit"]["enabled"]):
         lines.append(f"start {UNIT_PATH.name}")
     lines += [
-        f"return {host} to service, which an interrupted run has drained for a reboot"
-        for host in live.get("reboots", ())
+        f"return {host} to service: an interrupted run drained it for a reboot" for host in live.get("reboots", ())
     ]
     return lines + _address_due(live["address"], units["address"], address)
 
@@ -186,7 +185,7 @@ def _servers_due(live: Sequence[Entry], planned: Sequence[Entry]) -> list[str]:
     now, then = ({(one.name, one.model): one for one in entries} for entries in (live, planned))
     return [
         *(f"serve {name} ({model})" for name, model in then if (name, model) not in now),
-        *(f"serve {name} no more" for name, model in now if (name, model) not in then),
+        *(f"stop serving {name}" for name, model in now if (name, model) not in then),
         *(f"change {name}" for (name, model), one in then.items() if now.get((name, model), one) != one),
     ]
 
@@ -201,7 +200,7 @@ def _address_due(live: Known, unit: str, text: str) -> list[str]:
     if not (live["unit"]["active"] and live["unit"]["enabled"]):
         lines.append(f"start {ADDRESS_PATH.name}")
     elif live["runs_sha256"] != _sha256(text):
-        lines.append("reload keepalived, which runs with another configuration")
+        lines.append("reload keepalived, which runs with an older configuration")
     return lines
 
 

@@ -49,7 +49,8 @@ def kernel_arguments_wanted(
     # Ansible's check accepts YAML's bare on and off for the choices of that name, and passes booleans.
     if not isinstance(iommu, str) or iommu not in IOMMU_CHOICES:
         raise InputError(
-            f"host_tuning_iommu: {iommu!r}: 'auto', 'on' or 'off', quoted: YAML reads bare ones as booleans"
+            f"host_tuning_iommu: {iommu!r}: must be 'auto', 'on' or 'off', in quotes; YAML reads on and off "
+            "without quotes as booleans"
         )
     if given is not None:
         return _given_arguments(given)
@@ -94,13 +95,14 @@ def _given_arguments(given: Any) -> list[str]:
     for argument in given if isinstance(given, list) else [given]:
         if not isinstance(argument, str) or not ARGUMENT.fullmatch(argument):
             raise InputError(
-                f"host_tuning_kernel_args: {argument!r}: a quoted text such as 'iommu=pt', without blanks or quotes"
+                f"host_tuning_kernel_args: {argument!r}: must be a quoted text such as 'iommu=pt', without blanks "
+                "or quotes"
             )
     if not isinstance(given, list):
-        raise InputError(f"host_tuning_kernel_args: {given!r}: a list of quoted texts such as ['iommu=pt']")
+        raise InputError(f"host_tuning_kernel_args: {given!r}: must be a list of quoted texts such as ['iommu=pt']")
     twice = sorted({argument for argument in given if given.count(argument) > 1})
     if twice:
-        raise InputError(f"host_tuning_kernel_args: {twice[0]!r}: each argument once, it is there twice or more")
+        raise InputError(f"host_tuning_kernel_args: {twice[0]!r}: must be there once; it is there more than once")
     return list(given)
 
 
@@ -120,7 +122,7 @@ def hugepages_wanted(tuning: Mapping[str, Any], requested: Any, fraction: Any) -
     if requested is None:
         return {"pages": None, "note": None}
     if isinstance(requested, bool) or not re.fullmatch(r"[0-9]+", str(requested)):
-        raise InputError(f"host_tuning_hugepages: {requested!r}: an integer of pages, 0 or more")
+        raise InputError(f"host_tuning_hugepages: {requested!r}: must be an integer of pages, 0 or more")
     share, size = _share(fraction), tuning["hugepage_kib"]
     most = int(tuning["mem_total_kib"] * share) // size
     pages = -(-int(requested) * HUGEPAGE_KIB // size)
@@ -142,7 +144,7 @@ def _share(value: Any) -> float:
     except (TypeError, ValueError):
         share = -1.0
     if isinstance(value, bool) or not 0 <= share <= 1:
-        raise InputError(f"host_tuning_hugepages_max_fraction: {value!r}: a number from 0 to 1, such as 0.5")
+        raise InputError(f"host_tuning_hugepages_max_fraction: {value!r}: must be a number from 0 to 1, such as 0.5")
     return share
 
 
@@ -232,7 +234,7 @@ def _grub_differences(grub: Mapping[str, Any], arguments: Sequence[str], dropin:
     if _file_difference("", grub["dropin_sha256"], dropin):
         return ["grub.cfg: written " + ("without the planned drop-in" if dropin else "with a drop-in, planned none")]
     if (changed or 0) > written:
-        return [f"grub.cfg: older than the drop-in{'' if dropin else ' was taken back'}"]
+        return [f"grub.cfg: is older than {'' if dropin else 'the removal of '}the drop-in"]
     return sorted(
         {
             f"grub.cfg: {argument} is {'missing' if argument not in entry else 'not the only one of its key'}"
@@ -296,9 +298,14 @@ def host_tuning_refusal(
     reasons += _undone(tuning, arguments, host_name)
     offered = tuning["governor"].get("available") or []
     if not isinstance(governor, str):
-        reasons.append(f"{host_name}: host_tuning_governor: {governor!r}: a quoted name, or '' to leave it alone")
+        reasons.append(
+            f"{host_name}: host_tuning_governor: {governor!r}: must be a quoted name, or '' to leave the governor "
+            "as it is"
+        )
     elif governor and offered and governor not in offered:
-        reasons.append(f"{host_name}: host_tuning_governor: {governor!r}: the host has {', '.join(offered)}")
+        reasons.append(
+            f"{host_name}: host_tuning_governor: {governor!r}: must be one that the host has: {', '.join(offered)}"
+        )
     return reasons
 
 
@@ -324,7 +331,7 @@ def _undone(tuning: Mapping[str, Any], arguments: Sequence[str], host_name: str)
         if now:
             reasons.append(
                 f"{host_name}: {one['path']}:{one['line']}: {one['variable']} is set after {DROPIN}, and undoes "
-                f"{', '.join(now)}; give the file a name that sorts before that one, or take the line out"
+                f"{', '.join(now)}; give the file a name that sorts before that one, or remove the line"
             )
     return reasons
 
@@ -374,10 +381,10 @@ def _pending(given: Given) -> Pending:
 
 
 def _notes(live: Mapping[str, Any], size: Mapping[str, Any], sysctl: Mapping[str, str]) -> list[str]:
-    lacking = ["no cpufreq on this host: the governor is left alone"] if not live["governor"]["values"] else []
+    lacking = ["this host has no cpufreq, so the governor stays as it is"] if not live["governor"]["values"] else []
     for key in ("vm.nr_hugepages", "kernel.numa_balancing"):
         asked = key in sysctl or size["pages"] is not None
-        lacking += [f"no {key} in this kernel"] if asked and live["sysctl"][key] is None else []
+        lacking += [f"this kernel has no {key}"] if asked and live["sysctl"][key] is None else []
     return [*([size["note"]] if size["note"] else []), *lacking]
 
 

@@ -186,12 +186,14 @@ def _check(entry: Any) -> None:
 def _built(entry: Mapping[str, Any], release: str) -> Entry:
     alias = str(entry["name"])
     if ":" in alias.rpartition("/")[2] or "@" in alias:
-        raise _refusal(alias, "name", alias, "a name without a tag: the tag identifies the content of a built image")
+        raise _refusal(
+            alias, "name", alias, "must be a name without a tag: the tag identifies the content of a built image"
+        )
     recipe = entry.get("recipe") or {}
     if not isinstance(recipe, Mapping) or set(recipe) - KEYS:
         # Keys alone: values may contain secrets, which must not reach a log.
         wrong = sorted(map(str, set(recipe) - KEYS)) if isinstance(recipe, Mapping) else recipe
-        raise _refusal(alias, "recipe", wrong, "a mapping of " + ", ".join(sorted(KEYS)))
+        raise _refusal(alias, "recipe", wrong, "must be a mapping of " + ", ".join(sorted(KEYS)))
     used = str(recipe.get("release") or release)
     text = dockerfile(alias, recipe, used)
     digest = hashlib.sha256(text.encode()).hexdigest()[:12]
@@ -227,7 +229,7 @@ def recipe_parts(alias: str, recipe: Mapping[str, Any], release: str) -> dict[st
     given["vllm"] = {} if given["vllm"] is None else given["vllm"]
     for key in ("audio", "multimodal"):
         if not isinstance(recipe.get(key, False), bool):
-            raise _refusal(alias, f"recipe.{key}", recipe[key], "true or false")
+            raise _refusal(alias, f"recipe.{key}", recipe[key], "must be true or false")
     return {
         "base": _base(alias, recipe, release),
         "libfabric": _download(alias, recipe.get("libfabric") or {}) if wanted else None,
@@ -244,33 +246,40 @@ def _base(alias: str, recipe: Mapping[str, Any], release: str) -> str:
             raise _refusal(alias, "recipe.base", recipe["base"], NAMED)
         return str(recipe["base"])
     if not RELEASE.fullmatch(release):
-        raise _refusal(alias, "recipe.release", release, "a quoted release such as '1.21.3'")
+        raise _refusal(alias, "recipe.release", release, "must be a quoted release such as '1.21.3'")
     row = release_of(release)
     if not row or not row.base:
         known = ", ".join(one.name for one in RELEASES if one.base)
-        raise _refusal(alias, "recipe.release", release, f"has no known base image ({known}); set base:")
+        raise _refusal(
+            alias,
+            "recipe.release",
+            release,
+            f"has no known base image; releases {known} have one; for another, set base",
+        )
     return f"{REGISTRY}/{release}/{row.base}:latest"
 
 
 def _source(alias: str, part: str, given: Any, usual: Mapping[str, str]) -> dict[str, str]:
     if not isinstance(given, Mapping):
-        raise _refusal(alias, f"recipe.{part}", given, "a mapping of repository, branch, commit, folder")
+        raise _refusal(alias, f"recipe.{part}", given, "must be a mapping of repository, branch, commit, folder")
     source = {**usual, **given}
     allowed = {
-        "repository": (SOURCE, "an address of a git repository"),
-        "branch": (BRANCH, "a branch or tag"),
-        "commit": (COMMIT, f"40 hexadecimal digits, such as 'git ls-remote {source.get('repository')}' shows"),
-        "folder": (re.compile(r"/[\w./-]+"), "an absolute path"),
+        "repository": (SOURCE, "must be the address of a git repository"),
+        "branch": (BRANCH, "must be a branch or tag"),
+        "commit": (COMMIT, f"must be 40 hexadecimal digits, such as 'git ls-remote {source.get('repository')}' shows"),
+        "folder": (re.compile(r"/[\w./-]+"), "must be an absolute path"),
     }
     return _checked(alias, part, source, allowed)
 
 
 def _download(alias: str, given: Any) -> dict[str, str]:
     if not isinstance(given, Mapping):
-        raise _refusal(alias, "recipe.libfabric", given, "a mapping of url and sha256, or {} for release 1.20.0")
+        raise _refusal(
+            alias, "recipe.libfabric", given, "must be a mapping of url and sha256, or {} for release 1.20.0"
+        )
     allowed = {
-        "url": (re.compile(r"https?://[\w.@:/~+-]+\.tar\.bz2"), "the address of a .tar.bz2"),
-        "sha256": (re.compile(r"[0-9a-f]{64}"), "64 hexadecimal digits: the checksum of what url gives"),
+        "url": (re.compile(r"https?://[\w.@:/~+-]+\.tar\.bz2"), "must be the address of a .tar.bz2"),
+        "sha256": (re.compile(r"[0-9a-f]{64}"), "must be 64 hexadecimal digits: the checksum of what url gives"),
     }
     # A checksum belongs to its address: one without the other is a mistake.
     return _checked(alias, "libfabric", given or LIBFABRIC, allowed)
@@ -287,7 +296,12 @@ def _checked(
         if not isinstance(source.get(key), str) or not pattern.fullmatch(source[key]):
             raise _refusal(alias, f"recipe.{part}.{key}", source.get(key), text)
     if set(source) - set(allowed):
-        raise _refusal(alias, f"recipe.{part}", sorted(map(str, set(source) - set(allowed))), "no such keys")
+        raise _refusal(
+            alias,
+            f"recipe.{part}",
+            sorted(map(str, set(source) - set(allowed))),
+            "must have only the keys " + ", ".join(sorted(allowed)),
+        )
     return {key: str(source[key]) for key in allowed}
 
 
@@ -338,7 +352,7 @@ def _pending(given: Given) -> Pending:
             "built_elsewhere": others,
         },
         due=unknown if "gaudi_runtime" in known and engine_stopped(known["gaudi_runtime"]) else bring,
-        left=[f"{given.host}: {names} did not arrive; the archive holds another name, or loading it failed."]
+        left=[f"{given.host}: {names} is missing after loading; the archive has another name, or loading failed."]
         if missing
         else [],
         refusal=shared["refusal"],

@@ -239,7 +239,9 @@ def monitoring_refusal(live: Known, want: Wanted, fleet: Known, ports: Mapping[i
         if by:
             reasons.append(f"{host}: {NAME}.{key}: {port}: {by} listens there; choose another port")
     if "gaudi-exporters.service" in want.units and not Watched.of(fleet["this"]).address:
-        reasons.append(f"{host}: fleet_address: is required: at which {fleet['monitors'][0]['host']} reaches this host")
+        reasons.append(
+            f"{host}: fleet_address: is required: the address at which {fleet['monitors'][0]['host']} reaches this host"
+        )
     return reasons
 
 
@@ -255,8 +257,8 @@ def objective_refusal(settings: Any, fleet: Known, host: str) -> list[str]:
     if any(model.slo for one in fleet["watched"] for model in Watched.of(one).models):
         return []
     return [
-        f"{host}: {NAME}.thresholds.{key}: {said[key]}: no model that is watched has an objective, by which this alert "
-        "fires; give one slo, or leave the threshold out"
+        f"{host}: {NAME}.thresholds.{key}: {said[key]}: this alert needs an objective, and no watched model "
+        "has one; set slo for a model, or leave the threshold out"
         for key in OF_OBJECTIVES
         if key in said
     ]
@@ -278,7 +280,7 @@ def _other_program(live: Known, unit: str, port: int) -> str:
 def monitoring_notes(live: Known, fleet: Known, host: str, changes: Known) -> list[str]:
     """Return notes on a monitored host: which other hosts do not get its changes in this run."""
     unknown = [one["host"] for one in fleet["monitors"] if one["host"] != host and one["certificate"] is None]
-    notes = [f"{', '.join(unknown)} was not read in this run, and scrapes this host as before"] if unknown else []
+    notes = [f"{', '.join(unknown)} was not read in this run; it scrapes this host as before"] if unknown else []
     replaced = [KINDS[str(one["path"])] for one in changes["certificates"]]
     for kind, known in live["certificates"].items():
         others = ", ".join(fleet["unread"].get(kind) or ())

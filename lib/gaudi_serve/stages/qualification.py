@@ -17,9 +17,9 @@ from .base import Given, Pending, Stage
 from .reset import qualification_reset
 
 Known = Mapping[str, Any]
-REPAIR = "load the driver again as it was before a run of acceptance tests that was cut off"
+REPAIR = "load the driver again as it was before the interrupted run of acceptance tests"
 UNLOCKED = (
-    "the driver is still loaded for acceptance tests (timeout_locked=0), as a run that was cut off has left it; stop "
+    "the driver is still loaded for acceptance tests (timeout_locked=0), as an interrupted run left it; stop "
     "the host's models, and playbooks/qualify.yml loads it as it was"
 )
 ALL_EXCLUDED = "no acceptance test: all cards of this host are excluded (accelerator_cards_excluded)"

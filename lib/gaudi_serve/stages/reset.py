@@ -45,7 +45,7 @@ def reset_refusal(options: Known, confirm: Any, check: bool = False) -> list[str
     if not check and confirm != "reset":
         reasons.append(
             "playbooks/reset.yml removes what the toolkit did on these hosts, and stops their models: "
-            "type the word reset, or give -e reset_confirm=reset. Nothing has been changed."
+            "type reset, or set -e reset_confirm=reset. Nothing has been changed."
         )
     return reasons
 
@@ -197,7 +197,7 @@ def model_weights_reset(left: Known, packages: Sequence[str] = (), weights: bool
         + [f"clients of the hubs in {path}" for path in there_of(left, venv)]
         + ([f"weights {path}" for path in own + begun] if weights else []),
         "left": ([] if weights else [f"weights {path}: kept (reset_weights)" for path in own + begun])
-        + [f"weights {path}: not as the toolkit provided them" for path in foreign],
+        + [f"weights {path}: not those that the toolkit provided" for path in foreign],
         "packages": new_packages(left, "model_weights", packages),
     }
 
@@ -265,7 +265,7 @@ def vllm_image_reset(
         "due": bool(inside or (images and gone)),
         "did": [f"image {name}" for name in gone] if images else [],
         "left": ([] if images else [f"image {name}: kept (reset_images)" for name in gone])
-        + [f"image {name}: another one than was provided" for name in other]
+        + [f"image {name}: not the one that the toolkit provided" for name in other]
         + [f"image {name}: container {user} uses it" for name, user in in_use.items()],
         "packages": new_packages(left, "vllm_image", packages),
     }
@@ -354,7 +354,7 @@ def packages_reset(left: Known, names: Sequence[str], remove: bool = False) -> d
         "left": ([f"packages {said}: kept (reset_packages)"] if said and not remove else [])
         + ([f"packages {', '.join(needed)}: others need them"] if needed and remove else [])
         + (
-            [f"packages {', '.join(bound)}: containers of yours are there ({', '.join(stay)})"]
+            [f"packages {', '.join(bound)}: your containers are still there ({', '.join(stay)})"]
             if bound and remove
             else []
         ),
@@ -434,7 +434,7 @@ def reset_lines(hostvars: Mapping[str, Known], hosts: Sequence[str], check: bool
         hosts: the hosts to show.
         check: nothing was changed.
     """
-    rows, lines = [["HOST", "TAKEN BACK" if not check else "WOULD BE REMOVED", "STAYS", "STATE"]], []
+    rows, lines = [["HOST", "UNDONE" if not check else "WOULD BE UNDONE", "STAYS", "STATE"]], []
     for host in hosts:
         # In check mode nothing was removed, so the last step of a reset has nothing to report.
         roles = [role for role in ROLES if not (check and role == "preflight_rest")]
@@ -445,7 +445,7 @@ def reset_lines(hostvars: Mapping[str, Known], hosts: Sequence[str], check: bool
         reached = "reset_done" in hostvars[host] or problem
         state = "done" if "reset_done" in hostvars[host] else "failed" if problem else "cannot be reached"
         rows.append([host, str(len(did)), str(len(left)), state if not check or state != "done" else "nothing changed"])
-        verb = "would remove" if check else "taken back" if "reset_done" in hostvars[host] else "begun"
+        verb = "would undo" if check else "undone" if "reset_done" in hostvars[host] else "begun"
         lines += [f"{host}: {verb}: {text}" for text in did]
         lines += [f"{host}: stays: {text}" for text in left]
         lines += [f"{host}: {problem if reached else 'cannot be reached'}"] if state in ("failed",) else []

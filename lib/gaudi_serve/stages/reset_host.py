@@ -102,7 +102,7 @@ class _Engine:
         if known := self._before(left):
             self._go_back(known[0])
         elif touched_by(left, "container_runtime"):
-            self.left.append(f"{DAEMON}: what it was before the toolkit is not known; it stays")
+            self.left.append(f"{DAEMON}: its content before the toolkit is not known; it stays")
         self.settings = {one: text for one in runtimes() if (text := self._settings(one)) is not None}
         before = record_of(left, "container_runtime").get("installed", [])
         self.was_disabled = self.found.get("enabled") is False and not {"docker.io", "docker-ce"}.isdisjoint(before)
@@ -128,7 +128,7 @@ class _Engine:
         now, then = _object(self.live), _object(before)
         if then is None or now is None:
             if self.live is not None:
-                self.left.append(f"{DAEMON}: is not JSON object; it stays")
+                self.left.append(f"{DAEMON}: is not a JSON object; it stays")
             return
         result = {key: value for key, value in now.items() if key != "live-restore" or "live-restore" in then}
         if "live-restore" in then:
@@ -138,7 +138,7 @@ class _Engine:
             result = _without_cdi(result, then)
         if result.get("default-runtime") != now.get("default-runtime"):
             name = now["default-runtime"]
-            self.left.append(f"{DAEMON}: your default-runtime {name} goes with the runtime of that name")
+            self.left.append(f"{DAEMON}: your default-runtime {name} is removed with the runtime of that name")
         if "data-root" in self.keys and now.get("data-root") != then.get("data-root"):
             result = self._moved_back(result, then)
         self.wholly = result == then
@@ -226,7 +226,7 @@ class _Engine:
         """Return the reasons for a restart of the engine."""
         reasons = []
         if self.runtime["proxies_running"]:
-            reasons.append("proxies: the running engine was started with the toolkit's")
+            reasons.append("the running engine was started with the toolkit's proxies")
         now = (_object(self.live) or {}).get("data-root")
         if self.daemon_differs and now != self.wanted.get("data-root"):
             reasons.append("data-root: restored")

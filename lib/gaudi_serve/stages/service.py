@@ -370,7 +370,7 @@ def secrets_refusal(secrets: Any, host_name: str = "this host") -> list[str]:
 
 def _secret_problem(value: Any) -> str | None:
     if is_number(value, -math.inf, math.inf):
-        return "quoted: YAML makes another number of 0123456, and of 1_000"
+        return "quoted: YAML reads 0123456 and 1_000 as other numbers"
     if value is None or value == "":
         return "not empty; to withdraw all secrets of a model, give it {}"
     if not isinstance(value, str):
@@ -380,7 +380,7 @@ def _secret_problem(value: Any) -> str | None:
     try:
         value.encode("latin-1")
     except UnicodeEncodeError:
-        return "of signs that a header of HTTP can carry (Latin-1)"
+        return "of characters that an HTTP header can carry (Latin-1)"
     return None
 
 
@@ -446,8 +446,8 @@ def vllm_service_refusal(changes: Mapping[str, Any], live: Mapping[str, Any], ho
         host_name: name of the host in messages.
     """
     return [
-        f"{host_name}: {folder}: {free // 1024} KiB are free there, and {ROOM // 1024} must be: units, environments "
-        "and results of smoke tests are written below it"
+        f"{host_name}: {folder}: {free // 1024} KiB are free there, and {ROOM // 1024} KiB are required: units, "
+        "environments and results of smoke tests are written below it"
         for folder, free in live.get("free", {}).items()
         if changes["due"] and free < ROOM
     ]
@@ -460,7 +460,7 @@ def vllm_service_summary(changes: Mapping[str, Any]) -> list[str]:
     lines += [f"write the secret that the hosts of {one['model']} share" for one in changes["tokens"]]
     if changes["supervisor"]:
         lines.append("write the supervisor")
-    lines += [f"replace the supervisor of {name}: its server goes on" for name in changes["adopt"]]
+    lines += [f"replace the supervisor of {name}: its server keeps running" for name in changes["adopt"]]
     lines += [f"remove container {name}, which has no unit" for name in changes["orphans"]]
     lines += [f"{verb} {name}" for verb in ("remove", "stop", "start") for name in changes[verb]]
     lines += [f"restart {name}{' (secret changed)' * (name in changes['secret'])}" for name in changes["restart"]]
@@ -487,15 +487,15 @@ def vllm_service_drift(
         live: ``gaudi_services`` of the host.
         models: the models of a plan, to be compared with the live listeners, arguments and images.
     """
-    lines = [] if not changes["supervisor"] else ["supervisor: is not there, or not of this release"]
+    lines = [] if not changes["supervisor"] else ["supervisor: is missing, or belongs to another release"]
     lines += [f"container {name}: runs without a unit" for name in changes["orphans"]]
-    lines += [f"model {name}: is there, but not planned" for name in changes["remove"]]
+    lines += [f"model {name}: exists, but is not planned" for name in changes["remove"]]
     planned = {str(model["name"]): model for model in models}
     for name in dict.fromkeys([*(file["model"] for file in changes["write"]), *_named(changes)]):
         left = live.get("without_unit", {})
         unit = live["units"].get(name)
         if name in left and f"vllm-{name}" not in changes["orphans"]:
-            lines.append(f"model {name}: has no unit; the next run writes it, and its container goes on")
+            lines.append(f"model {name}: has no unit; the next run writes it, and its container keeps running")
             continue
         lines += [f"model {name}: {text}" for text in _unit_drift(name, unit, changes, planned.get(name))]
     for name, model in planned.items():
@@ -514,7 +514,7 @@ def _running_drift(model: Mapping[str, Any], container: Mapping[str, Any], live:
     image = vllm_image_id(live.get("images") or {}, str(model["image"]))
     if container.get("running") and image and container.get("image") not in (None, image):
         found.append(
-            f"runs an older image of the name {model['image']}; playbooks/restart.yml -e model={model['name']} takes "
+            f"runs an older image of the name {model['image']}; playbooks/restart.yml -e model={model['name']} starts "
             "the newer one"
         )
     return found
@@ -549,7 +549,7 @@ def _unit_drift(
         [f"its {' and its '.join(kinds)} {'differs' if len(kinds) == 1 else 'differ'} from the plan"] if kinds else []
     )
     if name in changes["adopt"]:
-        lines.append("its supervisor is of another version; the next run replaces it, and the server goes on")
+        lines.append("its supervisor is of another version; the next run replaces it, and the server keeps running")
     runs = unit.get("state") in ("active", "activating")
     if name in changes["stop"]:
         lines.append(f"{'runs' if runs else 'starts at boot'}, planned stopped")
@@ -569,7 +569,7 @@ def _runs_other(unit: Mapping[str, Any], model: Mapping[str, Any] | None) -> str
     container = unit.get("container") or {}
     command = container.get("command")
     if container.get("stale"):
-        return f"has {', '.join(container['stale'])} as it was at its start, and another folder is there since"
+        return f"has {', '.join(container['stale'])} as it was at its start; another folder has replaced it since"
     now = vllm_container(model) if model and command else {}
     lines = differences(launch_view({**now, "command": command}, {}), launch_view(now, {})) if now else []
     return f"runs as it was planned before{': ' * bool(lines)}{'; '.join(lines)}"
@@ -628,7 +628,7 @@ def restart_refusal(services: Mapping[str, Any], model: str, host_name: str = "t
     verb = "is" if len(lost) == 1 else "are"
     return [
         f"{host_name}: model {model}: its {' and its '.join(lost)} {verb} missing or empty, so a restart would end its "
-        "server and start none; run playbooks/models.yml, which writes it again and lets the server go on"
+        "server and start none; run playbooks/models.yml, which writes it again without stopping the server"
     ]
 
 

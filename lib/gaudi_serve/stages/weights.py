@@ -29,7 +29,7 @@ CONVERTED = "-G2"
 LOOPBACK = ("localhost", "127.0.0.1", "::1")
 # Reasons of steps that replace an existing folder.
 REPLACES = re.compile(r"is not there|comes from another|has \d+ missing or changed")
-UNRECORDED = "is there without a record of what is in it"
+UNRECORDED = "exists without a record of its content"
 
 
 def weights_sources(
@@ -219,7 +219,7 @@ def _own_folder_refusal(model: Mapping[str, Any], live: Mapping[str, Any], label
     source, state = model["source"], live["folders"].get(model["weights"]) or {}
     if source["kind"] != "path" or source["path"].rstrip("/") != model["weights"] or state.get("exists"):
         return []
-    return [f"{label}: source.path {model['weights']!r}: is the model's own folder, and not there"]
+    return [f"{label}: source.path {model['weights']!r}: is the model's own folder, and does not exist"]
 
 
 def _token_refusal(source: Mapping[str, Any], label: str, tokens: set[str]) -> list[str]:
@@ -229,9 +229,9 @@ def _token_refusal(source: Mapping[str, Any], label: str, tokens: set[str]) -> l
         part = "url" if one.get("kind") == "git" else "endpoint"
         place = urllib.parse.urlsplit(str(one.get(part) or "")) if one.get("kind") in tokens else None
         if place and place.scheme == "http" and place.hostname not in LOOPBACK:
-            told = f"{label}: {key}.{part} {one[part]!r}: there is a model_weights_tokens.{one['kind']}"
-            told += ", which goes out over https only, and http shows it to anybody on the way"
-            reasons.append(f"{told}; use https, or leave the token out")
+            told = f"{label}: {key}.{part} {one[part]!r}: model_weights_tokens.{one['kind']} is set"
+            told += ", and a token is sent only over https, because everyone on the way can read http"
+            reasons.append(f"{told}; use https, or remove the token")
     return reasons
 
 
@@ -247,10 +247,10 @@ def _collisions(sources: Sequence[Mapping[str, Any]], host_name: str) -> list[st
         if one["target"] == other["target"] and one["source"] == other["source"]:
             continue  # models may share original weights
         if _over(one["target"], other["target"]) or _over(other["target"], one["target"]):
-            told = f"{host_name}: {label}: would hold something else, or lie inside or around {other_label}"
-            reasons.append(f"{told}; give each folder a place of its own")
+            told = f"{host_name}: {label}: overlaps {other_label}"
+            reasons.append(f"{told}; choose separate folders, none inside another")
     return reasons + [
-        f"{host_name}: {label}: lies inside or around its source.path {target['source']['path']!r}; take another folder"
+        f"{host_name}: {label}: overlaps its source.path {target['source']['path']!r}; choose another folder"
         for label, target in wanted
         if target["source"].get("path")
         and _place(target["target"]) != _place(target["source"]["path"])
@@ -399,8 +399,8 @@ def _reason(target: Mapping[str, Any], state: Mapping[str, Any], verify: str) ->
 
 def _unfinished(state: Mapping[str, Any], verify: str) -> str:
     if state.get("leftovers"):
-        return "has leftovers of a run that was cut off beside it"
-    return "is to be read and compared" if verify == "full" else ""
+        return "has leftovers of an interrupted run beside it"
+    return "must be read and compared" if verify == "full" else ""
 
 
 def weights_stops(changes: Mapping[str, Any], services: Mapping[str, Any]) -> list[str]:
@@ -434,7 +434,7 @@ def weights_lines(changes: Mapping[str, Any], host_name: str) -> list[str]:
         revision = f" at {source['revision']}" if source.get("revision") else ""
         told = f"{verbs[job['step']]} {place}{revision} ({source['kind']})"
         if job.get("from"):
-            told = f"take {job['from']['folder']} from {job['from']['host']}"
+            told = f"copy {job['from']['folder']} from {job['from']['host']}"
         lines.append(f"{host_name}: model {job['name']}: {told} as {job['target']}: it {job['reason']}")
     return lines
 

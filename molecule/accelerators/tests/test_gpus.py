@@ -94,7 +94,7 @@ def test_each_model_has_its_card_by_cdi(host: Any, playbook: Any) -> None:
     as_planned(playbook)
 
 
-def test_a_lost_card_is_told_and_the_others_serve_on(host: Any, playbook: Any) -> None:
+def test_a_lost_card_is_reported_and_the_others_serve_on(host: Any, playbook: Any) -> None:
     before = inspected(host, "first")["Id"]
     lose(host, 1)
     status = playbook("playbooks/status.yml")

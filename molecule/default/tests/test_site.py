@@ -46,7 +46,7 @@ def test_real_vllm_and_its_metrics(host: Any) -> None:
     assert '"0.32.0' in host.check_output("curl -sS http://127.0.0.1:8000/version")
     page = host.check_output("curl -sS http://127.0.0.1:8000/metrics")
     kinds = {name.removesuffix("_total"): kind for name, kind in re.findall(r"(?m)^# TYPE (\S+) (\w+)$", page)}
-    # The table by which rules and dashboards are checked says what the page has.
+    # The table by which rules and dashboards are checked reports what the page has.
     table = {one.name: one for one in VLLM if one.is_of((0, 32, 0))}
     assert {name: kinds.get(name) for name in table} == {name: one.kind for name, one in table.items()}
     shown = {
@@ -197,7 +197,7 @@ def test_two_in_a_hundred_less_are_not_called(playbook: Any, slowed: Any, tmp_pa
 
 @pytest.mark.on("mol-cpu")
 @pytest.mark.long
-def test_a_sweep_of_real_vllm_says_the_highest_load(playbook: Any, tmp_path: Path) -> None:
+def test_a_sweep_of_real_vllm_reports_the_highest_load(playbook: Any, tmp_path: Path) -> None:
     given = {"sweep": "concurrency", "sweep_most": 4, "through": "direct", "repetitions": None}
     swept = benchmarked(playbook, tmp_path, **given, objectives={"ttft_s": 30, "itl_s": 30})
     assert swept.status == 0 and "the objectives hold up to 4 requests at a time" in swept.flat, swept.text
@@ -276,7 +276,7 @@ def test_a_plan_from_saved_facts_is_the_plan_of_the_live_hosts(playbook: Any, tm
     desk = playbook("playbooks/plan.yml", plan_facts_dir=str(facts), plan_file=str(tmp_path / "b"))
     assert desk.status == 0, desk.text
     seen, planned = (json.loads((tmp_path / name).read_text()) for name in "ab")
-    # What a run would do below the models, and what was measured, only the live host tells.
+    # What a run would do below the models, and what was measured, only the live host shows.
     assert all((one.pop("due"), one.pop("down"), one.pop("reboot")) == ({}, [], []) for one in seen["hosts"].values())
     assert [bool(one.pop("links")) for one in seen["hosts"].values()] == [False, True]
     assert seen == planned
@@ -298,10 +298,10 @@ def test_a_plan_from_saved_facts_is_the_plan_of_the_live_hosts(playbook: Any, tm
 def test_a_host_without_cards_is_reset(playbook: Any) -> None:
     told = playbook("playbooks/reset.yml", "--limit", "mol-cpu", "--check")
     assert told.status == 0, told.text
-    assert "would remove: model tiny: unit, settings, secrets, container" in told.flat
+    assert "would undo: model tiny: unit, settings, secrets, container" in told.flat
     run = playbook("playbooks/reset.yml", "--limit", "mol-cpu", reset_confirm="reset")
     assert run.status == 0, run.text
-    assert "taken back: governor of CPUs" in run.flat
+    assert "undone: governor of CPUs" in run.flat
     assert playbook("playbooks/reset.yml", "--limit", "mol-cpu", reset_confirm="reset").changed_nothing
     gone = playbook("playbooks/reset.yml", "--start-at-task", "Lock the host", reset_confirm="perhaps")
     assert "changed=0" in gone.flat and "Models" not in gone.text

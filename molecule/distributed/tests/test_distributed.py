@@ -59,7 +59,7 @@ def starts(model: str) -> list[str]:
 
 
 def serves(model: str) -> bool:
-    """Tell whether a model answers, with all its parts in one start."""
+    """Return whether a model answers, with all its parts in one start."""
     active = all(shown(name, model, "ActiveState") == ["active"] for name in HOSTS[model])
     return active and len(set(starts(model))) == 1 and asked(model).status == "200"
 
@@ -165,7 +165,7 @@ def test_a_cut_network_is_seen_within_the_time_and_heals_by_itself(host: Any, lo
     begun, since = time.monotonic(), time.time()
     inside(B, SHUT)
     try:
-        # No socket is closed, and /health of a head says 200 all the time.
+        # No socket is closed, and /health of a head reports 200 all the time.
         for name, model in product((A, B), PORTS):
             seen = partial(logged, name, model, "was silent for", since)
             assert eventually(seen, 2 * SEEN_S), (name, model)

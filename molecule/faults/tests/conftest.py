@@ -1,4 +1,4 @@
-"""How this life's hosts are mended between tests."""
+"""How the hosts of this scenario are repaired between tests."""
 
 from __future__ import annotations
 

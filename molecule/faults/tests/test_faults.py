@@ -30,7 +30,7 @@ def wish(**changed: Any) -> dict[str, Any]:
 
 
 def mends(playbook: Any, unit: Any) -> None:
-    """Fail where the next run does not bring the first model back."""
+    """Fail where the next run does not restore the first model."""
     run = playbook(MODELS, *LIMIT)
     assert run.status == 0, run.text
     assert unit("qwq-32b", "ActiveState") == "active"
@@ -38,7 +38,7 @@ def mends(playbook: Any, unit: Any) -> None:
 
 @pytest.fixture
 def journal(host: Any) -> Any:
-    """Return a function that tells whether a text is in the journal of the first model."""
+    """Return a function that returns whether a text is in the journal of the first model."""
     begin = host.check_output("date '+%F %T'")
 
     def has(text: str) -> bool:
@@ -103,7 +103,7 @@ def test_server_that_hangs_with_its_port_open(
 
 
 @FIRST
-def test_an_engine_that_is_frozen_behind_a_good_health_page_is_started_anew(
+def test_an_engine_that_is_frozen_behind_a_good_health_page_is_started_again(
     host: Any, playbook: Any, ask: Any, journal: Any, started: Any, other_serves_on: Any
 ) -> None:
     before = started("qwq-32b")
@@ -195,9 +195,9 @@ def test_weights_that_cannot_be_read(host: Any, playbook: Any, unit: Any, other_
 
 @pytest.mark.long
 @FIRST
-def test_port_that_a_stranger_has_taken(host: Any, playbook: Any, unit: Any, other_serves_on: Any) -> None:
+def test_port_that_a_foreign_program_has_taken(host: Any, playbook: Any, unit: Any, other_serves_on: Any) -> None:
     assert playbook(MODELS, *LIMIT, **wish(state="stopped")).status == 0
-    host.check_output("systemd-run --quiet --unit stranger python3 -m http.server --bind 127.0.0.1 30001")
+    host.check_output("systemd-run --quiet --unit foreign python3 -m http.server --bind 127.0.0.1 30001")
     assert eventually(lambda: host.socket("tcp://127.0.0.1:30001").is_listening)
     try:
         run = playbook(MODELS, *LIMIT)
@@ -205,7 +205,7 @@ def test_port_that_a_stranger_has_taken(host: Any, playbook: Any, unit: Any, oth
         text = run.flat
         assert "mol-fault-a: model qwq-32b: port 30001" in text, text
     finally:
-        host.check_output("systemctl stop stranger")
+        host.check_output("systemctl stop foreign")
     mends(playbook, unit)
 
 
@@ -216,7 +216,7 @@ def test_card_that_vanishes(host: Any, playbook: Any, unit: Any, other_serves_on
     module = json.loads(host.file("/etc/gaudi-serve/qwq-32b.json").content_string)["module_ids"][0]
     gone = copy.deepcopy(state)
     next(card for card in gone["cards"] if card["module_id"] == module)["missing"] = True
-    # And another one, of which hl-smi says nothing that can be read: the others are seen all the same.
+    # And another one, of which hl-smi has nothing that can be read: the others are seen all the same.
     next(card for card in reversed(gone["cards"]) if not card.get("missing"))["row"] = "N/A, N/A"
     write(host, gone)
     host.check_output("docker kill vllm-qwq-32b")
@@ -319,7 +319,7 @@ def test_secrets_are_in_no_output_no_journal_no_process_list_and_no_open_file(ho
     secret = "/etc/gaudi-serve/qwen2.5-7b.secret"  # noqa: S105 - a path
     host.check_output(f"rm {secret}")
     run = playbook(RUN, *LIMIT, "-vvv", "--diff")
-    # What Ansible tells of its own work comes last, and is too long to read.
+    # What Ansible reports of its own work comes last, and is too long to read.
     told = run.text.partition("ansible-playbook [core")[0]
     assert run.status == 0, told + host.check_output("journalctl -u vllm-qwq-32b -n 60 --no-pager")
     assert "secret" in run.text

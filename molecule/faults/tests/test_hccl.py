@@ -108,7 +108,7 @@ def test_the_first_run_has_measured(host: Any) -> None:
         ("slow", "all: 25.8 GB/s is below 127 GB/s"),
         ("crash", "all: hccl_demo ended with 1:"),
         ("silent", "no figure in the output, which ends with:"),
-        ("hang", "all: no end after 12 s"),
+        ("hang", "all: it did not end within 12 s"),
     ],
 )
 def test_a_bad_measurement_fails_with_its_reason(host: Any, playbook: Any, fault: str, message: str) -> None:

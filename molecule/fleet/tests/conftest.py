@@ -1,4 +1,4 @@
-"""How this life's hosts are mended between tests."""
+"""How the hosts of this scenario are repaired between tests."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from lives import Life, reset_failed
 def life() -> Life:
     """Return it."""
 
-    def mend(playbook: Any, names: list[str]) -> None:
+    def repair(playbook: Any, names: list[str]) -> None:
         reset_failed(names)
         run = playbook("molecule/fleet/converge.yml", fleet_all_at_once=True)
         assert run.status == 0, run.text
@@ -23,7 +23,7 @@ def life() -> Life:
                 ["docker", "exec", name, "docker", "image", "rm", "gaudi-serve/vllm-standin:next"], check=False
             )
 
-    return Life(("serving", "gateway"), mend)
+    return Life(("serving", "gateway"), repair)
 
 
 @pytest.fixture

@@ -24,7 +24,7 @@ RUN = "molecule/fleet/converge.yml"
 
 
 def servers(state: str, name: str = "mol-fleet-a") -> dict[str, Any]:
-    """Drain the servers of a host at the gateway, or let them be ready; return what the module says."""
+    """Drain the servers of a host at the gateway, or let them be ready; return what the module reports."""
     inventory = f"{os.environ['MOLECULE_SCENARIO_DIRECTORY']}/inventory"
     argv = ["ansible", "-i", inventory, "mol-fleet-gw", "--one-line", "-m", "gateway_servers"]
     said = subprocess.run([*argv, "-a", f"host={name} state={state}"], capture_output=True, text=True, check=False)
@@ -33,7 +33,7 @@ def servers(state: str, name: str = "mol-fleet-a") -> dict[str, Any]:
 
 
 @GATEWAY
-def test_a_second_run_changes_nothing_and_status_tells_of_all(playbook: Any) -> None:
+def test_a_second_run_changes_nothing_and_status_reports_of_all(playbook: Any) -> None:
     again = playbook(RUN, "-vvv", "--diff")
     assert again.changed_nothing, again.text
     assert not [one for one in SECRETS if one in again.text]
@@ -73,7 +73,7 @@ def test_people_talk_at_the_page_with_their_password(host: Any, address: str) ->
     assert [one["id"] for one in json.loads(get("/v1/models", **login)[1])["data"]] == ["small"]
     assert "Paris" in get(CHAT, chat("small"), **login)[1]
     assert get(CHAT, chat(MODELS[0]), **login)[0] == 404
-    # The socket by which the page says who asks is HAProxy's alone.
+    # The socket by which the page shows who asks is HAProxy's alone.
     assert host.check_output("stat -c '%a %U' /run/gaudi-gateway/chat.sock") == "700 haproxy"
 
 
@@ -100,7 +100,7 @@ def test_no_key_of_a_client_is_on_the_gateway(host: Any) -> None:
 
 
 @GATEWAY
-def test_what_somebody_has_changed_is_told_and_taken_back(host: Any, playbook: Any, address: str) -> None:
+def test_what_someone_has_changed_is_reported_and_taken_back(host: Any, playbook: Any, address: str) -> None:
     config = "/etc/gaudi-serve/gateway/current/haproxy.cfg"
     host.check_output(f"sed -i 's/timeout queue .*/timeout queue 1s/' {config}")
     status = playbook("playbooks/status.yml", "--limit", "mol-fleet-gw")
@@ -123,7 +123,7 @@ def test_files_that_haproxy_refuses_change_nothing(host: Any, playbook: Any, add
     run = playbook("playbooks/gateway.yml", fleet_gateway=wrong)
     assert run.status != 0
     assert "fleet_gateway.certificate: '/etc/ssl/private/none.pem': is not a file on this host" in run.flat
-    # With -e every host is a gateway; the others serve models, and are told nothing of keys.
+    # With -e every host is a gateway; the others serve models, and get no keys.
     assert before == host.check_output(
         "readlink /etc/gaudi-serve/gateway/current; systemctl show -p MainPID gaudi-gateway"
     )

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from clients import CHAT, Load, ask, chat, inside
 
-# To mend four hosts takes a minute: what changes them all comes last.
+# To repair four hosts takes a minute: what changes them all comes last.
 GATEWAY = pytest.mark.on("mol-fleet-gw")
 HOSTS = ("mol-fleet-a", "mol-fleet-b", "mol-fleet-c")
 ROLLOUT = "molecule/fleet/rollout.yml"
@@ -32,20 +32,20 @@ def sequences(name: str) -> str:
 
 
 def proving(name: str) -> bool:
-    """Tell whether a host with the change is asked or measured: drained, it has no request of anybody else."""
+    """Return whether a host with the change is asked or measured: drained, it has no request of anybody else."""
     metrics = "curl -s http://$(ss -Hltn 'sport = :30001' | awk '{print $4}')/metrics"
     return sequences(name) == "24" and inside(name, f"{metrics} | grep '^vllm:num_requests_running.* [1-9]'") != ""
 
 
 def drained(name: str) -> bool:
-    """Tell whether a host is drained at the gateway, by what the gateway has kept of it."""
+    """Return whether a host is drained at the gateway, by what the gateway has kept of it."""
     lines = inside("mol-fleet-gw", "cat /var/lib/gaudi-serve/gateway/state").splitlines()
     # Bits 8 and 16 of the administrative state, the seventh column.
     return any(f" {name}." in line and int(line.split()[6]) & 24 for line in lines)
 
 
 @GATEWAY
-def test_who_may_not_begin_is_told_so(playbook: Any) -> None:
+def test_who_may_not_begin_is_reported_so(playbook: Any) -> None:
     before = {name: launched(name) for name in HOSTS}
     once = playbook("playbooks/models.yml", mol_seqs=24)
     assert once.status != 0
@@ -149,14 +149,14 @@ def dies_in_its_proof(lost: str, playbook: Any, address: str) -> None:
 
 @pytest.mark.long
 @GATEWAY
-def test_a_canary_that_dies_in_its_proof_goes_back(playbook: Any, address: str) -> None:
+def test_a_canary_that_dies_in_its_verification_goes_back(playbook: Any, address: str) -> None:
     dies_in_its_proof("host", playbook, address)
 
 
 # In make test hosts that are a file each show what a run makes of a server that dies.
 @GATEWAY
 @pytest.mark.long
-def test_a_canary_whose_server_dies_in_its_proof_goes_back(playbook: Any, address: str) -> None:
+def test_a_canary_whose_server_dies_in_its_verification_goes_back(playbook: Any, address: str) -> None:
     dies_in_its_proof("server", playbook, address)
 
 

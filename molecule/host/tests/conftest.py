@@ -1,4 +1,4 @@
-"""How this life's host is mended between tests."""
+"""How the host of this scenario is repaired between tests."""
 
 from __future__ import annotations
 

@@ -64,15 +64,15 @@ def test_another_release_is_refused_with_the_pair(host: Any, playbook: Any) -> N
     assert driver(host) == "1.21.3"
 
 
-def test_a_card_in_a_strangers_hands_stops_an_upgrade(host: Any, playbook: Any) -> None:
+def test_a_card_in_a_foreign_programs_hands_stops_an_upgrade(host: Any, playbook: Any) -> None:
     grab = (
         "import socket, time; s = socket.socket(socket.AF_UNIX); s.bind(chr(0) + 'gaudi-sim-card-3'); time.sleep(300)"
     )
-    host.check_output("systemd-run --quiet --unit=stranger python3 -c %s", grab)
+    host.check_output("systemd-run --quiet --unit=foreign python3 -c %s", grab)
     try:
         run = playbook("playbooks/driver.yml", accelerator_release="1.22.0", driver_upgrade_allowed=True)
     finally:
-        host.run("systemctl stop stranger")
+        host.run("systemctl stop foreign")
     assert run.status != 0
     assert "is used by python3" in run.flat
     assert driver(host) == "1.21.3"
@@ -113,7 +113,7 @@ def test_a_driver_that_no_package_installed_is_removed_before_another_comes(host
     assert host.package("habanalabs-dkms").version == "1.21.3-57"
 
 
-def test_a_module_that_does_not_load_is_told_with_its_reason(host: Any, playbook: Any) -> None:
+def test_a_module_that_does_not_load_is_reported_with_its_reason(host: Any, playbook: Any) -> None:
     host.check_output("modprobe -r habanalabs")
     simulate(host, modprobe_fault="Key was rejected by service")
     try:
@@ -152,7 +152,7 @@ def test_an_interrupted_dpkg_is_finished(host: Any, playbook: Any) -> None:
 
 
 @pytest.mark.parametrize("want", ["hold", "deinstall"])
-def test_a_package_whose_files_are_half_there_is_installed_anew(host: Any, playbook: Any, want: str) -> None:
+def test_a_package_whose_files_are_half_there_is_installed_again(host: Any, playbook: Any, want: str) -> None:
     tear(host, "habanalabs-graph", want)
     folder = "/usr/share/doc/habanalabs-graph"
     host.check_output(f"rmdir {folder}")

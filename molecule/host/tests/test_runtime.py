@@ -13,7 +13,7 @@ DAEMON = "/etc/docker/daemon.json"
 
 
 def info(host: Any) -> dict[str, Any]:
-    """Return what the running engine says of itself."""
+    """Return what the running engine reports of itself."""
     found: dict[str, Any] = json.loads(host.check_output("docker info --format '{{json .}}'"))
     return found
 
@@ -51,7 +51,7 @@ def small(host: Any) -> None:
 
 @pytest.fixture
 def lasting(host: Any, small: None) -> Iterator[Callable[[], str]]:
-    """Run a container, and return a function that tells its process and since when it runs."""
+    """Run a container, and return a function that returns its process and since when it runs."""
     host.check_output("docker run --detach --name lasting --network none small:1 sleep 900")
     yield lambda: str(host.check_output("docker inspect --format '{{.State.Pid}} {{.State.StartedAt}}' lasting"))
     host.check_output("docker rm --force lasting")
@@ -97,7 +97,7 @@ def test_settings_of_the_runtime_are_toml(host: Any, playbook: Any, small: None)
     host.check_output(f"cp /tmp/config.toml {config}")
 
 
-def test_a_runtime_that_the_running_engine_lacks_is_brought_by_a_reload(host: Any, playbook: Any) -> None:
+def test_a_runtime_that_the_running_engine_lacks_is_fetched_by_a_reload(host: Any, playbook: Any) -> None:
     pid = engine_pid(host)
     written = json.loads(host.file(DAEMON).content_string)
     del written["runtimes"]["habana"]

@@ -67,7 +67,7 @@ def test_reboot_is_reported_and_not_done(host: Any, playbook: Any) -> None:
     assert boot(host) == before
 
 
-def test_a_reboot_that_is_allowed_brings_the_arguments_and_the_host_back(host: Any, playbook: Any) -> None:
+def test_a_reboot_that_is_allowed_sets_the_arguments_and_the_host_returns(host: Any, playbook: Any) -> None:
     before = boot(host)
     wish = {"host_tuning_kernel_args": ["intel_idle.max_cstate=0", "panic=30"], "host_tuning_reboot_allowed": True}
     run = playbook("playbooks/host.yml", **wish)
@@ -116,7 +116,7 @@ def test_wrong_input_is_refused_before_anything_changes(playbook: Any) -> None:
         ),
         (
             {"host_tuning_governor": "ondemand"},
-            ["mol-host: host_tuning_governor: 'ondemand': the host has performance"],
+            ["mol-host: host_tuning_governor: 'ondemand': must be one that the host has: performance"],
         ),
     ):
         run = playbook("playbooks/host.yml", **given)
@@ -164,7 +164,7 @@ def test_user_setting_wins_and_is_taken_back(host: Any, playbook: Any) -> None:
     assert playbook("playbooks/host.yml", host_tuning_kernel_args=[]).changed_nothing
 
 
-def test_cap_of_hugepages_is_told(playbook: Any) -> None:
+def test_cap_of_hugepages_is_reported(playbook: Any) -> None:
     wish = {"host_tuning_hugepages": 10**9, "host_tuning_hugepages_max_fraction": 0.001}
     first, second = (playbook("playbooks/host.yml", "-v", **wish) for _ in range(2))
     assert first.status == 0, first.text

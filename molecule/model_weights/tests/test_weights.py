@@ -1,4 +1,4 @@
-"""Weights on a host: brought once, converted once, repaired piece by piece; never half under their name."""
+"""Weights on a host: fetched once, converted once, repaired piece by piece; never half under their name."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ FOLDERS = ("FP8", "FP8-G2", "FP8-G2-measurement", "Other", "Copied", "Cloned")
 
 @pytest.fixture
 def playbook(playbook: Any) -> Callable[..., Any]:
-    """Return a function that runs a playbook on the host that has a hub, or where ``--limit`` says."""
+    """Return a function that runs a playbook on the host that has a hub, or on those of ``--limit``."""
 
     def run(name: str, *arguments: str, **given: Any) -> Any:
         return playbook(name, "--limit", "mol-weights", *arguments, **given)
@@ -103,7 +103,7 @@ def test_token_is_nowhere(host: Any) -> None:
     assert host.run(f"grep -rlF {TOKEN} {places}").stdout == ""
 
 
-def test_other_host_took_what_was_brought_once(host: Any, other: Any) -> None:
+def test_other_host_took_what_was_fetched_once(host: Any, other: Any) -> None:
     taken_whole(host, other)
     # No original, no client of a hub: it could not have asked the one that is on the first host's loopback.
     assert set(other.file(DATA).listdir()) - {"QwQ-32B", "Qwen2.5-7B-Instruct"} == set(TAKEN)
@@ -136,7 +136,7 @@ def test_taken_again_from_a_host_outside_the_run_and_its_token_is_nowhere(host: 
         assert machine.run(f"grep -aE {ONCE} /run/seen").stdout == ""
         assert machine.run(f"journalctl --output=cat | grep -E {ONCE}").stdout == ""
         places = "/var/lib/gaudi-serve /var/log /data /etc /root /tmp"
-        # Ansible takes the file of a job that has run beside it away a moment after it has told of its end.
+        # Ansible takes the file of a job that has run beside it away a moment after it has reported its end.
         assert eventually(lambda one=machine, kept=f"grep -rlaE {ONCE} {places}": one.run(kept).stdout == "", 20)
 
 

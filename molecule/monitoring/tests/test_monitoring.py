@@ -92,7 +92,7 @@ def test_what_clients_ask_is_seen_at_the_gateway_and_at_the_servers(host: Any) -
 
     before = asked()
     for model in ("small", "Qwen/QwQ-32B"):
-        body = json.dumps({"model": model, "max_tokens": 8, "messages": [{"role": "user", "content": "Say yes."}]})
+        body = json.dumps({"model": model, "max_tokens": 8, "messages": [{"role": "user", "content": "Answer yes."}]})
         ask = f"curl -sS -H 'Content-Type: application/json' -d '{body}' http://127.0.0.1:8080/v1/chat/completions"
         assert "choices" in inside(SERVES, f"for _ in 1 2 3; do {ask} & done; wait")
     assert eventually(lambda: all(now > then for now, then in zip(asked(), before, strict=True)), 60), asked()
@@ -154,7 +154,7 @@ def test_a_change_is_what_runs_after_it_and_a_mistake_changes_nothing(playbook: 
 
 
 @P
-def test_what_somebody_changed_by_hand_is_seen_and_mended(playbook: Any, host: Any) -> None:
+def test_what_someone_changed_by_hand_is_seen_and_repaired(playbook: Any, host: Any) -> None:
     targets = "/etc/gaudi-monitoring/targets/vllm.json"
     inside(WATCHES, f"echo '[]' >{targets}; echo >>/etc/gaudi-monitoring/prometheus.yml")
     inside(SERVES, "systemctl stop gaudi-node-exporter; rm /etc/gaudi-monitoring/clients.pem")
@@ -187,7 +187,7 @@ def test_shapes_that_compile_while_a_model_serves_are_counted(host: Any) -> None
 
     before = shapes()
     line = "WARNING 11-27 09:59:52 [hpu_model_runner.py:1] Configuration: ('prompt', 1, %d) was not warmed-up!"
-    # Each twice, as every worker says it.
+    # Each twice, as every worker reports it.
     said = "\n".join(line % (9000 + number // 2) for number in range(12))
     inside(SERVES, f"docker exec -i vllm-small sh -c 'cat >/proc/1/fd/1' <<'END'\n{said}\nEND")
     assert eventually(lambda: shapes() == before + 6, 90), shapes()
@@ -199,7 +199,7 @@ def test_shapes_that_compile_while_a_model_serves_are_counted(host: Any) -> None
 
 
 @P
-def test_thresholds_are_what_the_site_says(playbook: Any, host: Any) -> None:
+def test_thresholds_are_what_the_site_reports(playbook: Any, host: Any) -> None:
     far = {"certificate_days": 100_000, "disk_free_ratio": 1}
     assert eventually(lambda: (alerts("CertificateExpires"), alerts("DiskFull")) == ([], []), 90)
     try:
@@ -226,7 +226,7 @@ def test_nobody_is_called_for_a_rollout(host: Any) -> None:
 
 
 @P
-def test_a_reset_takes_it_back_and_a_run_brings_it_again(playbook: Any, host: Any) -> None:
+def test_a_reset_takes_it_back_and_a_run_fetches_it_again(playbook: Any, host: Any) -> None:
     before = inside(WATCHES, "curl -sS http://127.0.0.1:9090/metrics | grep -c ^prometheus_")
     assert int(before) > 0
     kept = playbook("playbooks/reset.yml", "--limit", WATCHES, reset_confirm="reset")
@@ -237,7 +237,7 @@ def test_a_reset_takes_it_back_and_a_run_brings_it_again(playbook: Any, host: An
     )
     assert run.status == 0, run.text
     places = ("/etc/gaudi-monitoring", "/var/lib/gaudi-[ap]*", "/etc/systemd/system/gaudi-*.*e*", "/etc/gaudi-serve")
-    # What the test itself has brought stays.
+    # What the test itself has installed stays.
     left = inside(WATCHES, f"ls -d {' '.join(places)} 2>/dev/null").splitlines()
     assert left == ["/etc/systemd/system/gaudi-metrics.timer.d"]
     assert inside(WATCHES, "dpkg-query -W -f '${Package}\\n' | grep ^prometheus") == ""

@@ -61,18 +61,18 @@ def test_nothing_is_changed_without_the_word(host: Any, playbook: Any) -> None:
     now = picture(host, "now")
     run = playbook("playbooks/reset.yml")
     assert run.status != 0
-    assert "type the word reset, or give -e reset_confirm=reset" in run.flat
+    assert "type reset, or set -e reset_confirm=reset" in run.flat
     run = playbook("playbooks/reset.yml", "-e", "reset_weights=perhaps", reset_confirm="yes")
     assert run.status != 0
     assert "reset_weights: 'perhaps' is neither true nor false" in run.flat
     assert differences(now, picture(host)) == []
 
 
-def test_a_check_tells_what_would_go_and_changes_nothing(host: Any, playbook: Any) -> None:
+def test_a_check_reports_what_would_go_and_changes_nothing(host: Any, playbook: Any) -> None:
     now = picture(host, "now")
     run = playbook("playbooks/reset.yml", "--check", "--diff")
     assert run.status == 0, run.text
-    assert "would remove: model qwen2.5-7b: unit, settings, secrets, container" in run.flat
+    assert "would undo: model qwen2.5-7b: unit, settings, secrets, container" in run.flat
     assert "+vm.nr_hugepages=12" in run.text
     assert "canary-5f2b" not in run.text
     assert differences(now, picture(host)) == []

@@ -43,7 +43,7 @@ def cards(host: Any) -> Iterator[Any]:
 
 
 def log_of(host: Any, model: str) -> str:
-    """Return what a model's server has said."""
+    """Return what a model's server has reported."""
     text: str = host.check_output(f"docker logs vllm-{model} 2>&1")
     return text
 
@@ -162,7 +162,7 @@ def test_one_model_of_a_gaudi2_host_moves_to_the_plugin_and_back(
 
 
 @pytest.mark.long
-def test_a_slow_warm_up_is_told_while_it_goes_on(playbook: Any, unit: Any, cards: Any) -> None:
+def test_a_slow_warm_up_is_reported_while_it_goes_on(playbook: Any, unit: Any, cards: Any) -> None:
     cards("HL-325L", "1.24.1")
     slow = wishes({"image": IMAGE, "env": {"STANDIN_STEP_S": "0.3"}, "recipe_cache_path": None}, {"state": "stopped"})
     said = {"accelerator_release": "1.24.1", "vllm_models": slow}

@@ -1,4 +1,4 @@
-"""One unit a model: what it does when it is left alone, killed, changed, removed, or wished for wrongly."""
+"""One unit a model: what it does when it is left alone, killed, changed, removed, or requested wrongly."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def test_models_share_no_card_and_listen_on_loopback(host: Any) -> None:
     assert len(taken) == len(set(taken)) == 3
     assert host.socket("tcp://127.0.0.1:30001").is_listening
     assert "0.0.0.0:30001" not in host.check_output("ss -Hltn")
-    # The vendor's launch of the fork has its workers meet on the host's interface, which the plan says.
+    # The vendor's launch of the fork has its workers meet on the host's interface, which the plan has.
     assert len(beyond_loopback(host, "qwq-32b")) == 3
 
 
@@ -127,7 +127,7 @@ def test_a_new_supervisor_takes_over_what_serves(host: Any, playbook: Any, unit:
     assert "model qwq-32b: its supervisor is of another version" in status.flat
     run = playbook("playbooks/models.yml")
     assert run.status == 0, run.text
-    assert "replace the supervisor of qwq-32b: its server goes on" in run.flat
+    assert "replace the supervisor of qwq-32b: its server keeps running" in run.flat
     assert started("qwq-32b") == before["qwq-32b"][0]
     assert unit("qwq-32b", "MainPID") != before["qwq-32b"][1]
     assert (started("qwen2.5-7b"), unit("qwen2.5-7b", "MainPID")) == before["qwen2.5-7b"]
@@ -147,7 +147,7 @@ def test_a_new_supervisor_takes_over_what_serves(host: Any, playbook: Any, unit:
         "/etc/systemd/system/vllm-qwq-32b.service /etc/gaudi-serve/qwq-32b.*; systemctl daemon-reload",
     ],
 )
-def test_lost_files_of_a_serving_model_are_written_anew(
+def test_lost_files_of_a_serving_model_are_written_again(
     host: Any, playbook: Any, unit: Any, started: Any, loss: str
 ) -> None:
     before = started("qwq-32b")
@@ -157,7 +157,7 @@ def test_lost_files_of_a_serving_model_are_written_anew(
         assert refused.status != 0
         assert "missing or empty, so a restart would end its server and start none" in refused.flat
         status = playbook("playbooks/status.yml")
-        assert "model qwq-32b: has no unit; the next run writes it, and its container goes on" in status.flat
+        assert "model qwq-32b: has no unit; the next run writes it, and its container keeps running" in status.flat
     run = playbook("playbooks/models.yml")
     assert run.status == 0, run.text
     assert started("qwq-32b") == before
@@ -173,7 +173,7 @@ def test_servers_survive_a_restart_of_the_engine(host: Any, unit: Any, started: 
         assert unit(model, "ActiveState") == "active"
 
 
-def test_a_reboot_of_the_host_brings_engine_and_models_back(host: Any, unit: Any, started: Any, ask: Any) -> None:
+def test_a_reboot_of_the_host_restores_engine_and_models(host: Any, unit: Any, started: Any, ask: Any) -> None:
     before = started("qwq-32b")
     reboot(host)
     for model, port, key in (("qwq-32b", 30001, ""), ("qwen2.5-7b", 30002, KEY)):
@@ -281,7 +281,7 @@ def test_what_is_no_model_and_no_number_is_refused(
     assert started("qwq-32b") == before
 
 
-# What is wrong with one more model, and the sentence that says so; tests/unit/test_plan.py has every sentence.
+# What is wrong with one more model, and the sentence that reports it; tests/unit/test_plan.py has every sentence.
 WRONG = [
     ({"max_num_seq": 8}, "max_num_seq 8: is neither a key of this toolkit nor an option of vLLM"),
     ({"name": "qwq-32b"}, "name 'qwq-32b': already belongs to model qwq-32b"),
@@ -294,15 +294,15 @@ WRONG = [
 ]
 
 
-def test_wrong_wishes_are_all_refused_before_anything_changes(host: Any, playbook: Any, started: Any) -> None:
+def test_wrong_requests_are_all_refused_before_anything_changes(host: Any, playbook: Any, started: Any) -> None:
     before = started("qwq-32b"), host.file("/etc/gaudi-serve/qwq-32b.json").sha256sum
-    host.check_output("systemd-run --quiet --unit=stranger python3 -m http.server 31999 --bind 127.0.0.1")
+    host.check_output("systemd-run --quiet --unit=foreign python3 -m http.server 31999 --bind 127.0.0.1")
     assert eventually(lambda: host.socket("tcp://127.0.0.1:31999").is_listening, 10)
     more = [{**MODELS[0], "name": f"more-{n}", "port": 32000 + n, **wrong} for n, (wrong, _) in enumerate(WRONG)]
     try:
         run = playbook("playbooks/models.yml", vllm_models=[*MODELS, *more])
     finally:
-        host.check_output("systemctl stop stranger")
+        host.check_output("systemctl stop foreign")
     assert run.status != 0
     for _, message in WRONG:
         assert message in run.flat, run.text
@@ -337,7 +337,7 @@ def test_missing_card_wrong_driver_unsupported_kind_are_refused(playbook: Any) -
 
 
 @pytest.mark.long
-def test_progress_is_told_while_a_model_warms_up(playbook: Any) -> None:
+def test_progress_is_reported_while_a_model_warms_up(playbook: Any) -> None:
     slow = models(env={"STANDIN_STEP_S": "0.3"}, recipe_cache_path=None)
     run = playbook("playbooks/models.yml", vllm_models=slow, vllm_service_report_every=2)
     assert run.status == 0, run.text
@@ -357,7 +357,7 @@ def test_run_cut_off_in_a_warm_up_is_finished_by_the_next(playbook: Any, unit: A
 
 
 def test_withdrawn_secret_is_gone_for_good(host: Any, playbook: Any, ask: Any) -> None:
-    # A run that says nothing of secrets takes none away.
+    # A run that has nothing about secrets takes none away.
     assert playbook("playbooks/models.yml", vllm_secrets={}).changed_nothing
     assert host.file("/etc/gaudi-serve/qwen2.5-7b.secret").exists
     withdrawn = {"qwen2.5-7b": {}}

@@ -30,7 +30,7 @@ def compiled(path: str, source: bytes) -> CodeType:
 
 
 def keep(path: str, code: bytes) -> None:
-    """Write a file whole, where that is allowed; without a sync, which would bring others' writes to the disk, too."""
+    """Write a file whole, where that is allowed; without a sync, which would flush others' writes to the disk, too."""
     beside = f"{path}.{os.getpid()}"
     try:
         os.makedirs(FOLDER, exist_ok=True)

@@ -1,4 +1,4 @@
-"""What every part needs: where things are kept, how commands run, how progress is told."""
+"""What every part needs: where things are kept, how commands run, how progress is shown."""
 
 from __future__ import annotations
 
@@ -57,13 +57,13 @@ PROGRESS = Progress()
 
 
 def say(text: str) -> None:
-    """Tell progress; standard output is for results."""
+    """Report progress; standard output is for results."""
     PROGRESS.write(text)
 
 
 @contextlib.contextmanager
 def step(text: str) -> Iterator[None]:
-    """Tell a long step and how long it took."""
+    """Report a long step and how long it took."""
     begin = f"{text} ... "
     PROGRESS.write(begin, begin, end=False)
     start = time.monotonic()
@@ -104,7 +104,7 @@ def run(
 
 
 def succeeds(*argv: str | Path, timeout: float = 30) -> bool:
-    """Return whether a command succeeds, whatever it says."""
+    """Return whether a command succeeds, whatever it reports."""
     try:
         run(*argv, timeout=timeout)
     except HostError:

@@ -57,7 +57,7 @@ def ensure() -> None:
 
 
 def build(*options: str | Path) -> None:
-    """Run the builder, and tell what it tells."""
+    """Run the builder, and report what it reports."""
     argv = [str(word) for word in (BUILDER, "--cache", cache(), *options)]
     with subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as process:
         for line in process.stdout or ():

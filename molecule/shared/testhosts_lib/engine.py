@@ -12,7 +12,7 @@ from pathlib import Path
 from .common import HostError, cache, install, locked, run, say, succeeds
 
 # Test hosts have addresses of their own: on Docker's own bridge a host that restarts gets the first free one, and a
-# server's environment says its host's address.
+# server's environment has its host's address.
 NETWORK = "gaudi-serve-test"
 SUBNET = "10.209.0.0/16"
 ENVIRONMENT_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"

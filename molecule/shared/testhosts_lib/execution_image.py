@@ -14,7 +14,7 @@ from . import base_image
 from .common import KEY_LABEL, REPOSITORY, digest, locked, run, step, succeeds
 
 DEFINITION, REQUIREMENTS = REPOSITORY / "execution-environment.yml", REPOSITORY / "requirements.txt"
-# What ansible-builder's recipe installs besides.
+# What ansible-builder's recipe installs in addition.
 TOOLS = ["bindep", "packaging", "pyyaml", "dumb-init==1.2.5"]
 BASE = "FROM {base}\nCOPY wheels /wheels\nENV PIP_NO_INDEX=1 PIP_FIND_LINKS=/wheels\n"
 BUILD_S = 1200

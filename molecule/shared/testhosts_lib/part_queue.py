@@ -47,7 +47,7 @@ class Part(NamedTuple):
 
 
 class Outcome(NamedTuple):
-    """What a part gave; of a failed one the lines that say why."""
+    """What a part gave; of a failed one the lines that give the reason."""
 
     name: str
     passed: bool
@@ -159,7 +159,7 @@ class Running:
             )
 
     def over(self) -> bool:
-        """Tell whether it has ended; one that takes too long is killed."""
+        """Return whether it has ended; one that takes too long is killed."""
         self.taken = time.monotonic() - self.begin
         if self.process.returncode is None and self.taken > LIMIT_S:
             self.kill()
@@ -196,6 +196,6 @@ def counts(text: str) -> str:
 
 
 def reasons(text: str) -> tuple[str, ...]:
-    """Return the lines of a log that say why it failed, without the colours and the frame that molecule gives them."""
+    """Return the lines of a log with the reason of a failure, without molecule's colours and frame."""
     plain = (re.sub(r"\x1b\[[0-9;]*m", "", line).strip("│ \t") for line in text.splitlines())
     return tuple(line[:300] for line in plain if REASON.match(line))[-REASONS:]

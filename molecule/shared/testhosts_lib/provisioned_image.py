@@ -66,7 +66,7 @@ def ensure() -> None:
 
 
 def provision() -> None:
-    """Make a host, and bring with the project's own playbooks what it is to have."""
+    """Make a host, and install with the project's own playbooks what it is to have."""
     beside = Path(sys.executable).parent
     program = shutil.which("ansible-playbook", path=f"{beside}:{os.environ.get('PATH', '')}") or "ansible-playbook"
     settings = {"ANSIBLE_CONFIG": str(REPOSITORY / "ansible.cfg"), "ANSIBLE_NOCOLOR": "1"}

@@ -139,7 +139,7 @@ def bootstrap(root: Path) -> None:
     """Put the packages on the disk with this machine's own package sources."""
     keep = "apt-get --yes --no-install-recommends --download-only --reinstall -o APT::Keep-Downloaded-Packages=true"
     hooks = [
-        # Where GRUB goes is for prepare to say; a question would stop the installation.
+        # prepare.yml decides where GRUB goes; a question would stop the installation.
         "--essential-hook=echo grub-pc grub-pc/install_devices_empty boolean true | chroot $1 debconf-set-selections",
         "--customize-hook=mkdir -p $1/srv/apt/partial",
         f"--customize-hook=chroot $1 {keep} -o Dir::Cache::archives=/srv/apt install {' '.join(KEPT)}",

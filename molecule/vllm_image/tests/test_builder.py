@@ -25,7 +25,7 @@ def tags(host: Any) -> list[str]:
 
 
 def inside(host: Any, command: str) -> str:
-    """Return what a command says in a container of the built image."""
+    """Return what a command reports in a container of the built image."""
     text: str = host.check_output(f"docker run --rm --network none {NAME}:{tags(host)[0]} sh -c %s", command)
     return text
 

@@ -1,4 +1,4 @@
-"""One host brings images for all: what another takes from it moves once, and nothing listens afterwards."""
+"""One host fetches images for all: what another takes from it moves once, and nothing listens afterwards."""
 
 from __future__ import annotations
 
@@ -84,18 +84,20 @@ def test_an_upgrade_moves_the_layer_that_has_changed(host: Any, giver: Any, play
     assert started("small") == before
 
 
-def test_what_cannot_be_given_is_told_and_leaves_nothing(host: Any, giver: Any, playbook: Any, started: Any) -> None:
+def test_what_cannot_be_given_is_reported_and_leaves_nothing(
+    host: Any, giver: Any, playbook: Any, started: Any
+) -> None:
     before = started("small")
     wanted: dict[str, Any] = {"vllm_images": [{"name": "127.0.0.1:9/nothing:1"}], "vllm_models": []}
     run = playbook("playbooks/images.yml", *LIMIT, **FROM, **wanted)
     assert run.status != 0 and "127.0.0.1:9" in run.flat and "refused" in run.flat, run.text
     giver.check_output(TINY)
-    giver.check_output("systemd-run --quiet --unit=stranger python3 -m http.server --bind=0.0.0.0 8874")
+    giver.check_output("systemd-run --quiet --unit=foreign python3 -m http.server --bind=0.0.0.0 8874")
     try:
         wanted["vllm_images"] = [{"name": "site/there:1"}]
         run = playbook("playbooks/images.yml", *LIMIT, **FROM, **wanted)
     finally:
-        giver.check_output("systemctl stop stranger; docker image rm site/there:1")
+        giver.check_output("systemctl stop foreign; docker image rm site/there:1")
     assert run.status != 0
     assert "port 8874: Address already in use; see vllm_image_serve_address and vllm_image_serve_port" in run.flat
     assert left_open(host) == "" and left_open(giver) == ""
@@ -136,7 +138,7 @@ def test_who_has_not_the_runs_certificate_gets_nothing(host: Any, giver: Any, pl
     try:
         host.check_output("cat >/tmp/authority <<'END'\n" + door["authority"] + "\nEND")
         stranger = host.run(f"python3 -c %s {address}", ASK)
-        # Go says "bad certificate" for none, newer ones "certificate required".
+        # Go reports "bad certificate" for none, newer ones "certificate required".
         assert stranger.failed and re.search("alert (bad certificate|certificate required)", stranger.stderr)
         assert host.run(f"docker pull {door['registry']}/images:x").failed
         assert giver.check_output(f"systemctl show --value -p User {door['unit']}") == "docker-registry"
@@ -175,7 +177,7 @@ def private(giver: Any) -> Any:
         giver.check_output(f"{unit} docker-registry serve /run/private/{kind}.yml")
         giver.check_output("timeout 20 sh -c 'until ss -Hltn | grep -q :5055; do sleep 0.1; done'")
 
-    # As the toolkit brings it, whose own service would be open to everybody.
+    # As the toolkit provides it, whose own service would be open to everybody.
     giver.check_output("systemctl mask docker-registry.service")
     install = "apt-get install --yes --no-install-recommends docker-registry"
     giver.check_output(f"command -v docker-registry || {{ apt-get update && {install}; }}")

@@ -1,5 +1,5 @@
 "use strict";
-// Everything is in the page already; this finds hosts, and draws charts where tables say the same.
+// Everything is in the page already; this finds hosts, and draws charts where tables show the same.
 (() => {
   const fleet = JSON.parse(document.getElementById("fleet").textContent);
 

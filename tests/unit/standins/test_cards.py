@@ -47,7 +47,7 @@ def opened(root: Path, pid: int, name: str, *paths: str) -> None:
         (folder / str(number)).symlink_to(path)
 
 
-def test_on_a_sound_host_nothing_is_said(seen: Any) -> None:
+def test_on_a_sound_host_nothing_is_reported(seen: Any) -> None:
     found = seen()
     assert (len(found.cards), found.unused_cards, found.bad_cards) == (8, [], [])
 
@@ -155,7 +155,7 @@ def test_links_that_cannot_be_read_are_of_one_card(host: Any, seen: Any) -> None
     assert "MAYBE" in driver["unread"]["2"]
 
 
-def test_without_hl_smi_the_bus_says_what_is_there(host: Any, seen: Any) -> None:
+def test_without_hl_smi_the_bus_reports_what_is_there(host: Any, seen: Any) -> None:
     host.state["driver_loaded"] = False
     on_bus(host.root, "0000:fe:00.0", device="0x1063")
     on_bus(host.root, "0000:fe:00.1", device="0x1000")

@@ -116,7 +116,7 @@ def test_settings_that_it_cannot_read_end_it(text: str, said: str, machine: Mach
     assert said in created(machine)[2]
 
 
-def test_the_engine_is_told_in_its_log(machine: Machine) -> None:
+def test_the_engine_is_reported_in_its_log(machine: Machine) -> None:
     log = machine.root / "log.json"
     created(machine, f"{VISIBLE}nvidia.com/gpu=7")
     options = ["--root", "/x", "--log", log, "--log-format", "json"]

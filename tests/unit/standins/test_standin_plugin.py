@@ -84,7 +84,7 @@ def test_what_the_fork_alone_knows_is_an_error(upstream: Upstream) -> None:
     assert f"vllm: error: unrecognized arguments: {words}" in text
 
 
-def test_a_start_tells_its_buckets_and_draws_bars_for_all_but_developers(upstream: Upstream) -> None:
+def test_a_start_reports_its_buckets_and_draws_bars_for_all_but_developers(upstream: Upstream) -> None:
     text, _ = upstream.served(*LIMITS, **CONTIGUOUS)
     assert "vLLM API server version 0.26.0" in text
     assert re.search(r"\(EngineCore pid=\d+\) WARNING .*\] Using Contiguous PA, disabling prefix caching", text)
@@ -162,7 +162,7 @@ def test_blocks_come_from_the_memory_of_the_cards(upstream: Upstream) -> None:
     assert 1.3 < blocks() / before < 1.4
 
 
-def test_a_file_is_warmed_up_and_what_it_lacks_is_said_while_serving(upstream: Upstream) -> None:
+def test_a_file_is_warmed_up_and_what_it_lacks_is_reported_while_serving(upstream: Upstream) -> None:
     buckets = upstream.host.root / "buckets"
     buckets.write_text("(1, 128, 0)\n(2, 512, 0)\n(1, 1, [8, 64])\n", encoding="ascii")
     env = {**CONTIGUOUS, "VLLM_BUCKETING_FROM_FILE": str(buckets)}

@@ -59,7 +59,7 @@ def test_wanted_cards_with_nodes_rules_ports_and_hook(host: Any, bundle: Path) -
         (["HABANA_VISIBLE_DEVICES=12"], []),
     ],
 )
-def test_what_is_given_is_the_first_wish_and_what_is_unknown_is_dropped_in_silence(
+def test_what_is_given_is_the_first_request_and_what_is_unknown_is_dropped_in_silence(
     host: Any, bundle: Path, environment: list[str], cards: list[str]
 ) -> None:
     result, spec = create(host, bundle, *environment)
@@ -164,7 +164,7 @@ def test_since_1_16_a_missing_node_is_missing_without_a_word(
         ("1.21.3-57", ["HABANA_VISIBLE_MODULES=2,3"]),
     ],
 )
-def test_what_a_version_tells_the_container(host: Any, bundle: Path, version: str, environment: list[str]) -> None:
+def test_what_a_version_reports_the_container(host: Any, bundle: Path, version: str, environment: list[str]) -> None:
     behave_as(host, version)
     for index, module in ((4, 3), (5, 2)):
         path = host.root / f"sys/class/accel/accel{index}/device/module_id"
@@ -194,7 +194,7 @@ def test_ports_of_newer_drivers_come_first_since_1_16(host: Any, bundle: Path, v
     assert [device["path"] for device in spec["linux"]["devices"]][2:] == [f"/dev/infiniband/{verbs}"]
 
 
-def test_legacy_gives_cards_without_uverbs_and_tells_the_container_nothing(host: Any, bundle: Path) -> None:
+def test_legacy_gives_cards_without_uverbs_and_reports_the_container_nothing(host: Any, bundle: Path) -> None:
     (host.root / CONFIG).write_text(f'{SECTION}Mode = "legacy"\n', encoding="ascii")
     host.add_node(13)
     _, spec = create(host, bundle, "HABANA_VISIBLE_DEVICES=3")
@@ -267,7 +267,7 @@ def test_ports_without_interfaces_stop_the_start_before_1_16(
     assert hooked(host, bundle).returncode == status
 
 
-def test_what_a_container_is_not_told_of_its_ports_stands_in_its_environment(host: Any, bundle: Path) -> None:
+def test_what_a_container_is_not_reported_of_its_ports_stands_in_its_environment(host: Any, bundle: Path) -> None:
     (host.root / "sys/class/accel/accel1/device/device_type").unlink()
     result, spec = create(host, bundle, "HABANA_VISIBLE_DEVICES=1")
     assert result.stdout.startswith("runc create")
@@ -305,7 +305,7 @@ def test_hook_knows_all_and_numbers(host: Any, bundle: Path, environment: list[s
     assert (result.returncode, result.stderr.strip()) == (1 if refusal else 0, refusal)
 
 
-def test_hook_refuses_what_is_not_privileged_where_it_is_told_to(host: Any, bundle: Path) -> None:
+def test_hook_refuses_what_is_not_privileged_where_it_is_reported_to(host: Any, bundle: Path) -> None:
     text = "accept-habana-visible-devices-envvar-when-unprivileged = false\n"
     (host.root / CONFIG).write_text(text, encoding="ascii")
     create(host, bundle, "HABANA_VISIBLE_DEVICES=1")

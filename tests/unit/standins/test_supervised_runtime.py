@@ -161,7 +161,7 @@ def test_a_node_that_disappears_meanwhile_stops_the_start_too(
         )
 
 
-def test_cards_that_disappear_meanwhile_are_named_with_what_the_runtime_says(
+def test_cards_that_disappear_meanwhile_are_named_with_what_the_runtime_reports(
     host: Any, engine: Engine, start: Callable[[], str]
 ) -> None:
     engine.meanwhile = host.keep_nodes

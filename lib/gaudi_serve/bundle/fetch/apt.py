@@ -114,7 +114,7 @@ def problems(bundle: Bundle, items: Sequence[Item]) -> list[str]:
     for one in of_kind(items, "package"):
         system = System.of(one.system)
         if system is None:
-            found[one.system] = f"{one.label}: system {shown(one.system)}: is none of Debian's kind"
+            found[one.system] = f"{one.label}: system {shown(one.system)}: is not a system with Debian packages"
         elif system.label not in bundle.settings.apt_sources and system.label != own_system():
             found[one.system] = (
                 f"bundle_apt_sources: has no entry {system.label!r}, whose packages are wanted, and this machine runs "

@@ -50,14 +50,16 @@ def refusal(bundle: Bundle, items: Sequence[Item], signer: Signer) -> list[str]:
         found += [one for one in [signer.problem()] if one]
     if not bundle.settings.signing_key and _inside(bundle.settings.key_dir, bundle.folder):
         found.append(
-            f"bundle_key_dir {bundle.settings.key_dir}: is in the bundle, which would carry its secret key along"
+            f"bundle_key_dir {bundle.settings.key_dir}: is inside the bundle, which would then contain its secret key"
         )
     found += [*apt.problems(bundle, items), *python.problems(bundle, items)]
     found += [f"{_named(one)}: {one.problem}; or leave it out with bundle_leave_out" for one in items if is_never(one)]
     moving = [] if bundle.settings.allow_unpinned else [one for one in items if one.problem and not is_never(one)]
     found += [f"{_named(one)}: {one.problem}" for one in moving]
     if moving:
-        found.append("bundle_allow_unpinned=true fetches what moves as it is today, and notes what that was")
+        found.append(
+            "bundle_allow_unpinned=true fetches today's version of what can change, and records which one it is"
+        )
     return found
 
 

@@ -70,7 +70,7 @@ def download(address: str, target: Path, token: str = "") -> None:
                 while part := answer.read(CHUNK):
                     handle.write(part)
             if answer.length:
-                raise FetchError(f"{plain}: the line broke off; the next run goes on there")
+                raise FetchError(f"{plain}: the connection broke; the next run continues there")
     except urllib.error.HTTPError as problem:
         if problem.code == HTTPStatus.REQUESTED_RANGE_NOT_SATISFIABLE and begin:
             return  # the file was already complete; its checksum verifies it

@@ -142,7 +142,7 @@ class _Wheels:
         self.pip("download", "--dest", self.stage, *self.options())
         complete = self.installed(self.stage)
         if complete is None:
-            raise FetchError("pip: what it has downloaded is not complete")
+            raise FetchError("pip: the download is not complete")
         for name in complete:
             if not (self.folder / name).exists():
                 self.bundle.place(self.stage / name, f"{FOLDER}/{name}")

@@ -83,7 +83,7 @@ def would_fetch(folder: Path, items: Sequence[Item]) -> list[str]:
     due = _due(folder, items)
     moving = [one for one in items if one not in due and not one.pinned]
     lines = [f"would fetch {one.label}" for one in due]
-    lines += [f"would look whether {one.label} is still the same" for one in moving]
+    lines += [f"would check whether {one.label} is still the same" for one in moving]
     return [f"{len(due)} of {len(items)} items would be fetched; nothing was", *lines]
 
 
@@ -136,7 +136,7 @@ def with_present(bundle: Bundle) -> tuple[Bundle, list[str]]:
         return replace(bundle, said=said), []
     problem = signature_problem(folder, fingerprint_of(folder))
     if problem:
-        return bundle, [f"{problem}; everything is looked at again"]
+        return bundle, [f"{problem}; everything is checked again"]
     known = read_sums(folder)
     # Read before the checksums: a file that is replaced meanwhile then counts as changed.
     stats = {path: stat for path in known if (stat := stat_of(folder / path))}
@@ -169,7 +169,7 @@ def _report(bundle: Bundle, done: Finished, lines: Sequence[str], signer: Signer
     fingerprint = signer.fingerprint
     told = [*lines, *done.lines, *_sizes(bundle.folder)]
     told.append(f"signed by {fingerprint}: a site needs this fingerprint to verify it (bundle_fingerprint)")
-    errors = ["The bundle is not complete; the next run goes on:"]
+    errors = ["The bundle is not complete; the next run continues:"]
     return Report(told, [*errors, *done.problems] if done.problems else [], done.changed, fingerprint)
 
 

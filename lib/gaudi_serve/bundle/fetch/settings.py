@@ -47,7 +47,7 @@ class Settings:
         """Return messages on patterns that match no item and are probably mistyped."""
         listed = list(items)
         return [
-            f"bundle_leave_out {shown(one)}: is for nothing in the list"
+            f"bundle_leave_out {shown(one)}: matches nothing in the list"
             for one in self.leave_out
             if not any(Settings(leave_out=(one,)).leaves_out(item) for item in listed)
         ]

@@ -31,7 +31,7 @@ def place_of(address: str) -> str:
     host, path = ssh.groups() if ssh else (parts.netloc.rpartition("@")[2] or "localhost", parts.path)
     path = path.strip("/")
     if not path or {"", ".", ".."} & set(path.split("/")):
-        raise FetchError(f"{parts._replace(netloc=host, query='').geturl()}: has no path that a bundle can have")
+        raise FetchError(f"{parts._replace(netloc=host, query='').geturl()}: has no path that a bundle can store")
     return f"{host}/{path}"
 
 

@@ -19,7 +19,10 @@ KINDS = {
 DRIFT = "Run site.yml on one host, or rollout.yml on several: both restore the planned state."
 # Remedies for messages that contain none, by a pattern of the message.
 REMEDIES = (
-    (r"compile while serving|beyond input_range", "Set input_range to what comes, or plan the buckets with tune.yml."),
+    (
+        r"compile while serving|beyond input_range",
+        "Set input_range to the lengths of your requests, or plan the buckets with tune.yml.",
+    ),
     (r"listen on interface", "Add the firewall rule of docs/explanation/security.md."),
     (r"reboot", "Set host_tuning_reboot_allowed: true for the run that may reboot the host."),
     (r"does not answer", "Read its log with logs.yml -e model=NAME; restart.yml starts it again."),
@@ -82,7 +85,7 @@ def _of_rollout(rollout: Known) -> Iterator[tuple[str, str, str, str]]:
     yield from (("refusal", "", str(text), "") for text in rollout.get("refusal") or ())
     for name, host in (rollout.get("hosts") or {}).items():
         if host.get("why"):
-            remedy = "Fix the cause, and run rollout.yml again: it goes on where it stopped."
+            remedy = "Fix the cause, and run rollout.yml again: it continues where it stopped."
             yield "refusal", name, str(host["text"]).partition("\n")[0], remedy
 
 

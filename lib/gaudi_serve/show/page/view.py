@@ -79,8 +79,10 @@ def _notes(kept: Known) -> list[str]:
     """Return notes on saved benchmarks that the page does not show."""
     notes = list(kept["problems"])
     if left := sum(bool(one.get("not_comparable")) for one in kept["records"]):
-        notes.append(f"{counted(left, 'kept repetition')} cannot be compared with others, and benchmark.yml shows why.")
-    return notes if kept["records"] else [*notes, "No benchmark is kept yet; benchmark.yml keeps them."]
+        notes.append(
+            f"{counted(left, 'stored repetition')} cannot be compared with others, and benchmark.yml shows why."
+        )
+    return notes if kept["records"] else [*notes, "No benchmark result is stored yet; benchmark.yml stores them."]
 
 
 def _short(inventory: Any) -> str:
@@ -128,5 +130,5 @@ def _missing(plan: Known, hosts: Sequence[Known]) -> list[str]:
     if hosts and not any(host["links"] for host in hosts):
         found.append("No measurement of the links between cards is known. validate.yml makes one.")
     if plan and any("due" not in host for host in plan["hosts"].values()):
-        found.append("The plan is made from saved facts: what else a run would change is seen on the live hosts only.")
+        found.append("This plan uses saved facts. Only the live hosts show what else a run would change.")
     return found

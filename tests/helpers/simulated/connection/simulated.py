@@ -82,20 +82,20 @@ VIRGIN: dict[str, Any] = {
     # The config.toml of its habana runtime.
     "habana": "[habana-container-runtime]\nvisible_devices_all_as_default = false\n",
     # Devices in place of eight Gaudi cards: accelerator, device_name, driver_version and modules of gaudi_host; and
-    # the runtimes that its engine has, with the packages that bring them.
+    # the runtimes that its engine has, with the packages that install them.
     **{"devices": {}, "runtimes": {}, "packages": {}},
     # How often it was rebooted, and where the tests' BMC hears of it.
     **{"boots": 0, "bmc": ""},
     # How often it has asked its BMC itself.
     "asked": 0,
-    # As a gateway: the hosts that it does not ask, each with whether for a reboot; and what it was told, with how often
-    # the host had been rebooted then.
+    # As a gateway: the hosts that it does not ask, each with whether for a reboot; and what it was given, with how
+    # often the host had been rebooted then.
     **{"drained": {}, "told": []},
     # Its connection is lost for so many "seconds" when this module is sent ("at", perhaps with its state).
     "away": {},
 }
 FAULTS = ("host", "images", "models")
-# What module gaudi_facts reads where it is not told.
+# What module gaudi_facts reads where it is not given.
 SUBSETS = (
     *("system", "tuning", "runtime", "services", "hccl", "host", "driver"),
     *("network", "qualification", "bios", "mirror"),
@@ -163,7 +163,7 @@ def keep(path: Path, state: dict[str, Any]) -> None:
 def rebooted(cmd: str, path: Path) -> str | None:
     """Return what a command prints by which Ansible reboots a host; None for another one.
 
-    A reboot brings the kernel arguments of the menu, and takes settings that nobody has kept. The host's BMC, where it
+    A reboot sets the kernel arguments of the menu, and takes settings that nobody has kept. The host's BMC, where it
     has one ("bmc", its control address), resets the system.
     """
     state = {**VIRGIN, **json.loads(path.read_text(encoding="utf-8"))}
@@ -239,7 +239,7 @@ class Host:
         return {**debian, "kernel": "6.1.0-1-amd64", "accelerator": kind, "accelerators": [kind]}
 
     def see_tuning(self) -> dict[str, Any]:
-        """Return settings, of which a boot has brought the arguments already."""
+        """Return settings, of which a boot has set the arguments already."""
         files = self.state["files"]
         return {
             "cmdline": self.state["cmdline"],
@@ -258,7 +258,7 @@ class Host:
         }
 
     def see_runtime(self) -> dict[str, Any]:
-        """Return an engine that somebody has brought in order."""
+        """Return an engine that someone has repaired."""
         path = "/usr/bin/habana-container-runtime"
         habana = {"path": path, "runtimeArgs": []}
         runtimes = {"habana": habana, **self.state["runtimes"]}
@@ -288,7 +288,7 @@ class Host:
 
     @property
     def stopped(self) -> bool:
-        """Tell whether the engine does not answer."""
+        """Return whether the engine does not answer."""
         return bool(self.state["engine"] == "stopped")
 
     def see_driver(self) -> dict[str, Any]:
@@ -358,7 +358,7 @@ class Host:
         }
 
     def see_mirror(self) -> dict[str, Any]:
-        """Return the files of role offline, and what its state says of the mirror's packages."""
+        """Return the files of role offline, and what its state has of the mirror's packages."""
         files = self.state["files"]
         places = [path for path in files if path.startswith(f"{observe_mirror.ENGINE_CERTIFICATES}/")]
         return {
@@ -370,7 +370,7 @@ class Host:
         }
 
     def do_mirror_read(self, given: dict[str, Any]) -> dict[str, Any]:
-        """Return what the state says of the site's mirror: one that has nothing where it does not."""
+        """Return what the state has of the site's mirror: one that has nothing where it does not."""
         return {"problem": "", "release": digest(given["url"]), "items": [], **self.state.get("mirror", {})}
 
     def do_apt(self, given: dict[str, Any]) -> dict[str, Any]:
@@ -396,7 +396,7 @@ class Host:
         return {**nothing, **own, **self.state.get("network", {})}
 
     def brought_up(self, settings: dict[str, Any], down: bool = False) -> None:
-        """Bring the ports up as program gaudi-ports does, or take their addresses away."""
+        """Activate the ports as program gaudi-ports does, or take their addresses away."""
         for one in self.state["network"]["ports"]:
             address = settings["addresses"].get(f"{one['module_id']}/{one['port']}")
             kept = [*one["addresses"], *([address] if address and address not in one["addresses"] else [])]
@@ -410,7 +410,7 @@ class Host:
         return dict(self.state["hccl"])
 
     def see_qualification(self) -> dict[str, Any]:
-        """Return that the tool for acceptance tests is there, and has found what the state says."""
+        """Return that the tool for acceptance tests is there, and has found what the state has."""
         program = "/opt/habanalabs/qual/gaudi2/bin/hl_qual"
         nothing = {"cards": {}, "last": {}, "unlocked": False, "programs": [program]}
         return {**nothing, **self.state["qualification"]}
@@ -448,7 +448,7 @@ class Host:
         }
 
     def unit(self, name: str) -> dict[str, Any]:
-        """Return a model's unit as gaudi_facts tells it."""
+        """Return a model's unit as gaudi_facts reports it."""
         files, about = self.state["files"], self.state["units"][name]
         launch = json.loads(files.get(f"{CONFIG}/{name}.json") or "{}")
         environment = (line.partition("=") for line in (files.get(f"{CONFIG}/{name}.env") or "").splitlines())
@@ -466,7 +466,7 @@ class Host:
         }
 
     def state_of(self, name: str) -> dict[str, Any]:
-        """Return what systemd would say."""
+        """Return what systemd would report."""
         started = self.state["units"][name]["started"]
         if not started:
             return {"active": False, "state": "inactive", "sub_state": "dead", "status": "", "restarts": 0}
@@ -487,7 +487,7 @@ class Host:
         return {"active": False, "state": "activating", "sub_state": "start", "status": "warm-up", "restarts": 0}
 
     def changed_to(self, fault: str) -> bool:
-        """Tell whether a model that was started otherwise than what is kept has this fault."""
+        """Return whether a model that was started otherwise than what is kept has this fault."""
         started, kept = self.state["units"], (self.state.get("kept") or {}).get("units", {})
         return self.state["fault"] == fault and any(
             name in kept and one.get("launch") != kept[name].get("launch") for name, one in started.items()
@@ -496,7 +496,7 @@ class Host:
     # ---- what is done
 
     def do_setup(self, given: dict[str, Any]) -> dict[str, Any]:
-        """Say which system it has, for a reboot."""
+        """Return the facts of its system, which a reboot reads."""
         about = {"distribution": "Debian", "distribution_version": "12.5", "os_family": "Debian"}
         return {"ansible_facts": {f"ansible_{key}": value for key, value in about.items()}}
 
@@ -505,7 +505,7 @@ class Host:
         return {"files": [{"path": "/sbin/shutdown"}] if given["patterns"] == ["shutdown"] else []}
 
     def do_gaudi_dpkg(self, given: dict[str, Any]) -> dict[str, Any]:
-        """Find nothing that dpkg was cut off in."""
+        """Find nothing that dpkg was interrupted in."""
         return {"finished": []}
 
     def do_ping(self, given: dict[str, Any]) -> dict[str, Any]:
@@ -666,7 +666,7 @@ class Host:
         return {**given, "module_ids": launch["module_ids"], "command": launch["command"], "env": []}
 
     def do_vllm_bench(self, given: dict[str, Any], check: bool) -> dict[str, Any]:
-        """Have a server of 32 requests at a time, and answer each load at a speed that the file of the host says."""
+        """Have a server of 32 requests at a time, and answer each load at a speed that the file of the host has."""
         if given.get("state", "probed") == "probed":
             model = {**self.about(given["name"]), "max_model_len": 4096, "tokenizer": "/data/model", "kinds": ["text"]}
             tool = {
