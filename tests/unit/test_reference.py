@@ -2,29 +2,40 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import re
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import jsonschema
 import pytest
 import yaml
-from gaudi_serve.catalog.keys import CHECKS, OPTION_CHECKS
+from gaudi_serve.awx.settings import awx_settings
+from gaudi_serve.catalog.keys import CHECKS, OPTION_CHECKS, findings
+from gaudi_serve.core.errors import InputError
 from gaudi_serve.core.version import VERSION
+from gaudi_serve.gateway.inputs import read_gateway
 from gaudi_serve.inventory.facts import VARIABLES
 from gaudi_serve.inventory.variables import INPUTS
+from gaudi_serve.monitoring.settings import read_monitoring
 from gaudi_serve.show.status import fleet_status
+from gaudi_serve.stages.accelerator_network import network_problems
+from gaudi_serve.stages.image import vllm_images
+from gaudi_serve.tune.proposal import read_goal
+from gaudi_serve.tune.trace_file import Columns
 
 ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT / "scripts"))
 
-from reference_lib import manual_map, models, outputs, playbooks, variables  # noqa: E402
+from reference_lib import manual_map, mappings, models, outputs, playbooks, variables  # noqa: E402
 
 EXAMPLES = sorted(path.name for path in ROOT.glob("inventory/examples/*"))
 
 
+@functools.cache
 def schema(name: str) -> jsonschema.Draft202012Validator:
     """Return a validator by one of the schemas."""
     text = (ROOT / f"docs/reference/schemas/{name}.schema.json").read_text(encoding="utf-8")
@@ -37,12 +48,110 @@ def complaints(name: str, value: Any) -> list[str]:
     return [error.message for error in schema(name).iter_errors(value)]
 
 
+# Options of playbooks, which no inventory sets.
+NO_VARIABLES = ("trace_columns", "tune_max_padding")
+KEY = "-----BEGIN OPENSSH PRIVATE KEY-----\nabc\n-----END OPENSSH PRIVATE KEY-----\n"
+CHECKED: dict[str, Callable[[Any], object]] = {
+    "fleet_gateway": read_gateway,
+    "fleet_monitoring": read_monitoring,
+    "fleet_awx": awx_settings,
+    "vllm_images": lambda value: vllm_images(value, "1.21.3"),
+    "trace_columns": lambda value: Columns.of(value, None),
+    "tune_max_padding": lambda value: read_goal({"tune_max_padding": value}),
+}
+
+
+def root_of(path: str) -> str:
+    """Return the variable, key or option in which a mapping is."""
+    return path.partition(".")[0].partition("[")[0]
+
+
+def complete(path: str, keys: dict[str, Any]) -> Any:
+    """Return the smallest valid value of a variable that has these keys in the mapping of a path."""
+    data, given = mappings.DATA[path], next(iter(keys))
+    required = {
+        one.name: yaml.safe_load(one.example)
+        for one in mappings.entries(path)
+        if one.default == "required" or (one.default.startswith("required for") and "beside" not in data[one.name])
+    }
+    value: Any = {**required, **data[given].get("beside", {}), **keys}
+    while path.endswith("[]") or path.rpartition(".")[2].isupper():
+        outer, _, name = path.rpartition(".") if not path.endswith("[]") else (path[:-2], "", "")
+        path, value = outer, {name.lower(): value} if name else [value]
+    outer, _, name = path.rpartition(".")
+    return complete(outer, {name: value}) if outer else value
+
+
+def checked(root: str, value: Any) -> str:
+    """Return what the toolkit's own checks say about the value of a variable, key or option; empty if it is valid."""
+    value = rendered(value)
+    if root in CHECKED:
+        try:
+            CHECKED[root](value)
+        except InputError as problem:
+            return str(problem)
+        return ""
+    if root == "accelerator_network_ports":
+        return "; ".join(network_problems({root: value, "accelerator_network_between": "ports"}, "gaudi01", None))
+    if root in INPUTS:
+        return "" if INPUTS[root].good(value) else INPUTS[root].allowed
+    return str(findings({"name": "qwq", "weights": "/data/qwq", root: value}) or "")
+
+
+def rendered(value: Any, key: str = "") -> Any:
+    """Return a value with other texts in place of templates."""
+    if isinstance(value, dict):
+        return {name: rendered(one, name) for name, one in value.items()}
+    if isinstance(value, list):
+        return [rendered(one) for one in value]
+    template = isinstance(value, str) and "{{" in value
+    return value if not template else KEY if key == "ssh_key" else f"a-text-of-enough-characters-{key}-0123456789"
+
+
+def in_variables(root: str, value: Any) -> dict[str, Any]:
+    """Return the variables of a host with a value; none for the option of a playbook."""
+    if root in NO_VARIABLES:
+        return {}
+    return {"vllm_models": [{"name": "qwq", root: value}]} if root in models.data_of("model_keys") else {root: value}
+
+
 def test_every_variable_is_documented_once() -> None:
     assert variables.documented() == variables.known()
 
 
 def test_every_key_of_a_model_is_documented() -> None:
     assert {*CHECKS, *OPTION_CHECKS} <= {one.name for one in models.entries()}
+
+
+@pytest.mark.parametrize("path", sorted({*mappings.CODE, *mappings.DATA}))
+def test_every_key_that_the_code_knows_in_a_mapping_is_documented(path: str) -> None:
+    assert {*mappings.DATA[path]} == {*mappings.CODE[path].names}
+
+
+@pytest.mark.parametrize("path", mappings.DATA)
+def test_the_code_accepts_every_documented_key_of_a_mapping(path: str) -> None:
+    root = root_of(path)
+    for one in mappings.entries(path):
+        value = complete(path, {one.name: yaml.safe_load(one.example)})
+        assert checked(root, value) == "", one.name
+        assert complaints("variables", in_variables(root, value)) == [], one.name
+
+
+@pytest.mark.parametrize("path", mappings.DATA)
+def test_the_code_refuses_every_other_key_of_a_mapping(path: str) -> None:
+    root, first = root_of(path), mappings.entries(path)[0]
+    value = complete(path, {first.name: yaml.safe_load(first.example), "no_such_key": 1})
+    assert checked(root, value) != ""
+    assert root in NO_VARIABLES or complaints("variables", in_variables(root, value))
+
+
+@pytest.mark.parametrize("path", mappings.DATA)
+def test_the_code_refuses_other_values_than_the_choices_of_a_key(path: str) -> None:
+    for one in mappings.entries(path):
+        if one.choices:
+            wrong = "no_such_value"
+            value = {"list": [wrong], "mapping of str": {"qwq-32b": wrong}}.get(one.kind, wrong)
+            assert checked(root_of(path), complete(path, {one.name: value})) != "", one.name
 
 
 def test_every_example_is_accepted() -> None:
