@@ -13,9 +13,11 @@ from typing import Any
 import jsonschema
 import pytest
 import yaml
-from gaudi_serve.awx.settings import awx_settings
+from gaudi_serve.awx.settings import awx_refusal, awx_settings
+from gaudi_serve.bench.ask import read_ask
 from gaudi_serve.catalog.keys import CHECKS, OPTION_CHECKS, findings
 from gaudi_serve.core.errors import InputError
+from gaudi_serve.core.options import OPTIONS
 from gaudi_serve.core.version import VERSION
 from gaudi_serve.gateway.inputs import read_gateway
 from gaudi_serve.inventory.facts import VARIABLES
@@ -225,6 +227,61 @@ def test_every_playbook_describes_itself_and_its_options() -> None:
         assert all(meaning.endswith((".", ")")) for _, meaning in one.options), one.name
         assert not one.guide or (ROOT / f"docs/guides/{one.guide}.md").is_file(), one.name
     assert sum(len(one.options) for one in found) > 60
+
+
+PLAYBOOKS = {path.stem: playbooks.read(path) for path in sorted(ROOT.glob("playbooks/*.yml"))}
+FILE = re.compile(r"[\w/]+\.yml")
+
+
+def reads(name: str) -> str:
+    """Return what a playbook runs: its text, and that of the playbooks, tasks, variables and roles that it names."""
+    texts: dict[Path, str] = {}
+    left = [ROOT / f"playbooks/{name}.yml"]
+    while left:
+        path = left.pop()
+        texts[path] = re.sub(r"^ *#.*", "", path.read_text(encoding="utf-8"), flags=re.M)
+        near = [folder / found for found in FILE.findall(texts[path]) for folder in (path.parent, ROOT / "playbooks")]
+        left += [one for one in near if one not in texts and one.is_file()]
+    text = "\n".join(texts.values())
+    for role in set(re.findall(r"(?:role|name): (\w+)", text)):
+        files = [*ROOT.glob(f"roles/{role}/[dt]*/*.yml"), ROOT / f"lib/gaudi_serve/stages/{role}.py"]
+        text += "".join(one.read_text(encoding="utf-8") for one in files if one.is_file())
+    return text
+
+
+@pytest.mark.parametrize("name", PLAYBOOKS)
+def test_a_playbook_reads_every_option_at_its_top(name: str) -> None:
+    text = reads(name)
+    for option, _ in PLAYBOOKS[name].options:
+        wanted = playbooks.name_of(option)
+        assert wanted in playbooks.CHECKED.get(name, ()) or re.search(rf"\b{wanted}\b", text), wanted
+
+
+@pytest.mark.parametrize("name", playbooks.CHECKED)
+def test_the_top_of_a_playbook_has_every_option_that_the_code_checks(name: str) -> None:
+    shown = {playbooks.name_of(option) for option, _ in PLAYBOOKS[name].options}
+    assert {*playbooks.CHECKED[name]} - variables.known() <= shown
+
+
+def test_every_option_has_a_type_and_the_choices_of_the_code() -> None:
+    used = {(name, playbooks.name_of(option)) for name, one in PLAYBOOKS.items() for option, _ in one.options}
+    assert {name for _, name in used} - variables.known() == {*models.data_of("options")}
+    page = (ROOT / "docs/reference/playbooks.md").read_text(encoding="utf-8")
+    for playbook, name in used:
+        option = OPTIONS.get(name, {})
+        choices = playbooks.CHOICES.get(name) or option.get("choices") or ()
+        assert playbooks.entry(playbook, name).choices == tuple(map(str, choices)), name
+        row = next(line for line in page.splitlines() if re.match(rf"\| `-e \W*{name}\W", line))
+        assert all(f"`{one}`" in row for one in choices), name
+
+
+def test_the_code_refuses_other_values_than_the_choices_of_an_option() -> None:
+    wrong = "no_such_value"
+    for name, beside in {"sweep": {"profile": "deepseek-1"}, "trace_time_unit": {"trace": "x"}}.items():
+        assert any(text.startswith(f"{name}: ") for text in read_ask({name: wrong, "model": "qwq", **beside})[1]), name
+    with pytest.raises(InputError, match=r"tune_like.*no_such_value"):
+        read_goal({"tune_like": wrong})
+    assert any(text.startswith("awx_state: ") for text in awx_refusal({}, wrong))
 
 
 OUTPUTS = {name: jsonschema.Draft202012Validator(one) for name, (_, one) in outputs.ALL.items()}
