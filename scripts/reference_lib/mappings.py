@@ -127,7 +127,7 @@ def entries(path: str) -> list[Entry]:
 
 
 def _of_option(option: Mapping[str, Any] | None) -> dict[str, Any]:
-    """Return what an option of a role says about itself."""
+    """Return the type, help and default of an option of a role."""
     if option is None:
         return {}
     default = "required" if option.get("required") else _text(option.get("default")) or "none"
