@@ -36,9 +36,9 @@ host,runtime`.
 KEYS = "## Keys of options\n\n"
 OPTION = re.compile(r"^-e (.+?)  +(\S.*)$")
 NAME = re.compile(r"(\w+)=|\"(\w+)\":")
-# What the code knows: choices by option, and the options that it checks by playbook. AWX alone sets rollout_as_approved.
+# The code's choices by option, and the options that it checks by playbook. AWX alone sets rollout_as_approved.
 CHOICES: Mapping[str, Iterable[str]] = {
-    **{"sweep": SWEEPS, "trace_time_unit": UNITS, "tune_like": STRATEGIES, "awx_state": STATES},
+    **{"sweep": SWEEPS, "trace_time_unit": UNITS, "tune_like": STRATEGIES, "awx_state": STATES}
 }
 CHECKED: Mapping[str, Iterable[str]] = {
     "benchmark": ask.VARIABLES,

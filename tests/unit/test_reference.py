@@ -85,7 +85,7 @@ def complete(path: str, keys: dict[str, Any]) -> Any:
 
 
 def checked(root: str, value: Any) -> str:
-    """Return what the toolkit's own checks report about the value of a variable, key or option; empty if it is valid."""
+    """Return the problem that the toolkit's checks find in a value of a variable, key or option; empty without one."""
     value = rendered(value)
     if root in CHECKED:
         try:
