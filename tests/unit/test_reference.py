@@ -156,6 +156,12 @@ def test_the_code_refuses_other_values_than_the_choices_of_a_key(path: str) -> N
             assert checked(root_of(path), complete(path, {one.name: value})) != "", one.name
 
 
+@pytest.mark.parametrize("path", [path for path, one in mappings.CODE.items() if one.defaults])
+def test_a_default_that_the_code_has_is_not_written_by_hand(path: str) -> None:
+    by_hand = [name for name, one in mappings.DATA[path].items() if "default" in one]
+    assert [name for name in by_hand if getattr(mappings.CODE[path].defaults, name, None)] == []
+
+
 def test_every_example_is_accepted() -> None:
     rules = {**VARIABLES, **INPUTS}
     for entry in variables.own():
