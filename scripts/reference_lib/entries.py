@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -66,12 +67,15 @@ def cell(text: str) -> str:
 
 
 def sentence(allowed: str, choices: Iterable[str] = ()) -> str:
-    """Return what is allowed, as a phrase: without "must be"."""
+    """Return what is allowed, as a phrase: without "must be" or "is not"."""
     if choices:
         return "one of " + ", ".join(f"`{choice}`" for choice in choices)
-    return allowed.removeprefix("must be ").removeprefix("must ")
+    for beginning in ("must be ", "must ", "is not "):
+        allowed = allowed.removeprefix(beginning)
+    return allowed
 
 
+@functools.cache
 def data_of(name: str) -> dict[str, dict[str, Any]]:
     """Return a file of data of this folder."""
     return dict(yaml.safe_load((HERE / f"{name}.yml").read_text(encoding="utf-8")))

@@ -6,13 +6,15 @@ from pathlib import Path
 
 from gaudi_serve.catalog.keys import CHECKS, OPTION_CHECKS
 
+from . import mappings
 from .entries import Entry, data_of
 
 HEAD = """# Model keys
 
 Every key of an entry of `vllm_models` and `vllm_distributed_models` that the toolkit knows. Every other
 option of vLLM's server works too, by its name with underscores. The guide to [models](../guides/models.md)
-shows how to use them. `scripts/reference` writes this page.
+shows how to use them. A key that takes a mapping has a table of its keys, all since 1.0.0. `scripts/reference`
+writes this page.
 
 ## Keys
 
@@ -36,4 +38,4 @@ def entries() -> list[Entry]:
 
 def pages(root: Path) -> dict[Path, str]:
     """Return the files that this part writes, by their paths."""
-    return {root / "docs/reference/model-keys.md": HEAD + "\n".join(one.markdown() for one in entries())}
+    return {root / "docs/reference/model-keys.md": HEAD + "\n".join(map(mappings.section, entries()))}

@@ -11,11 +11,13 @@ from gaudi_serve.core.aliases import ALIASES
 from gaudi_serve.inventory.variables import HANDED, KNOWN, PREFIXES
 from gaudi_serve.model.vllm_options import OPTION_NAMES
 
-from . import models, variables
+from . import mappings, models, variables
 from .entries import Entry
 
 DRAFT = "https://json-schema.org/draft/2020-12/schema"
 TEMPLATE = {"type": "string", "pattern": r"\{\{"}
+BELOW = re.compile(r"(\.[A-Z]+|\[\])*$")  # the names and list entries at the end of a path
+LINK = re.compile(r"\[([^\]]+)\]\([^)]+\)")
 KINDS: dict[str, Any] = {
     "int": {"type": "integer"},
     "float": {"type": "number"},
@@ -32,6 +34,10 @@ KINDS: dict[str, Any] = {
 
 def of_kind(kind: str, choices: tuple[str, ...]) -> dict[str, Any]:
     """Return the schema of a type such as ``list of int``."""
+    if kind == "mapping of str":
+        return {"type": "object", "additionalProperties": of_kind("str", choices)}
+    if " or " in kind:
+        return {"anyOf": [of_kind(one, choices) for one in kind.split(" or ")]}
     if kind.startswith("list"):
         inner = kind.removeprefix("list").removeprefix(" of ").removeprefix("two ")
         return {
@@ -41,18 +47,28 @@ def of_kind(kind: str, choices: tuple[str, ...]) -> dict[str, Any]:
     return {"enum": list(choices)} if choices else dict(KINDS[kind])
 
 
-def of(entry: Entry) -> dict[str, Any]:
-    """Return the schema of a variable or key: its type, or a template."""
-    kind = of_kind(entry.kind, entry.choices)
+def of_mapping(path: str) -> dict[str, Any]:
+    """Return the schema of a mapping by the path of its value; its keys may be in a mapping by name, or in a list."""
+    known = {one.name: of(one, mappings.of_key(path, one.name)) for one in mappings.entries(path)}
+    found: dict[str, Any] = {"type": "object", "properties": known, "additionalProperties": False}
+    for part in reversed(re.findall(r"\.[A-Z]+|\[\]", path[len(BELOW.sub("", path)) :])):
+        inner = {"anyOf": [found, TEMPLATE]}
+        found = {"type": "array", "items": inner} if part == "[]" else {"type": "object", "additionalProperties": inner}
+    return found
+
+
+def of(entry: Entry, path: str = "") -> dict[str, Any]:
+    """Return the schema of a variable or key: its type, or a template. ``path``: of the mapping that is its value."""
+    kind = of_mapping(path) if path else of_kind(entry.kind, entry.choices)
     if kind == {"type": "string"}:
         kind = {"type": ["string", "number"]}  # YAML reads some texts as numbers; a run reports where quotes are needed
     # Null takes a default away.
-    return {"description": entry.help, "anyOf": [kind, TEMPLATE, {"type": "null"}]}
+    return {"description": LINK.sub(r"\1", entry.help), "anyOf": [kind, TEMPLATE, {"type": "null"}]}
 
 
 def model() -> dict[str, Any]:
     """Return the schema of an entry of vllm_models."""
-    known: dict[str, Any] = {one.name: of(one) for one in models.entries()}
+    known: dict[str, Any] = {one.name: of(one, mappings.value_of(one.name)) for one in models.entries()}
     options = {name: {"description": "Option of vLLM's server."} for name in sorted(OPTION_NAMES) if name not in known}
     return {"type": "object", "properties": {**known, **options}, "additionalProperties": False}
 
@@ -60,7 +76,7 @@ def model() -> dict[str, Any]:
 def inventory_variables() -> dict[str, Any]:
     """Return the schema of variables of hosts and groups."""
     entries = variables.own() + [one for found in variables.of_roles().values() for one in found]
-    properties = {one.name: of(one) for one in entries}
+    properties = {one.name: of(one, mappings.value_of(one.name)) for one in entries}
     models_of = {"anyOf": [{"type": "array", "items": {"$ref": "#/$defs/model"}}, TEMPLATE, {"type": "null"}]}
     for name in ("vllm_models", "vllm_distributed_models"):
         properties[name] = {"description": properties[name]["description"], **models_of}

@@ -10,6 +10,7 @@ from gaudi_serve.inventory.facts import OTHERS, VARIABLES
 from gaudi_serve.inventory.variables import HANDED, INPUTS
 from gaudi_serve.stages.registry import STAGES
 
+from . import mappings
 from .entries import Entry, data_of
 from .roles import text_of
 
@@ -19,6 +20,10 @@ Every variable that an inventory, or `-e`, may set. A variable that begins with 
 not on this page is refused, with the nearest known name. Options of single playbooks, such as `-e model=`,
 are on the page of the [playbooks](playbooks.md). Keys of a model are on the page of [model
 keys](model-keys.md). `scripts/reference` writes this page.
+
+A variable that takes a mapping has a table of its keys. In the path of a mapping, an uppercase word is a name that
+you choose, and `[]` is each entry of a list. All keys exist since 1.0.0, unless their table has another version.
+An unknown key is refused.
 
 An editor can check an inventory while you type. Put one of these lines at the top of the file:
 
@@ -78,14 +83,14 @@ def documented() -> set[str]:
 
 def known() -> set[str]:
     """Return the names of all variables that a user may set."""
-    return {*VARIABLES, *OTHERS, *INPUTS} - {*HANDED, *FACTS}
+    return {*VARIABLES, *OTHERS, *INPUTS, mappings.AWX} - {*HANDED, *FACTS}
 
 
 def pages(root: Path) -> dict[Path, str]:
     """Return the files that this part writes, by their paths."""
-    text = HEAD + "\n".join(one.markdown() for one in own())
+    text = HEAD + "\n".join(map(mappings.section, own()))
     for role, entries in of_roles().items():
-        text += f"\n## Variables of role {role}\n\n" + "\n".join(one.markdown() for one in entries)
+        text += f"\n## Variables of role {role}\n\n" + "\n".join(map(mappings.section, entries))
     rows = "".join(f"| `{old}` | `{new}` |\n" for new, old in sorted(OLD.items(), key=lambda pair: pair[1]))
     text += (
         "\n## Old names\n\nThese names still work. The next release does not read them, and a run warns about each. "

@@ -19,7 +19,7 @@ from gaudi_serve.host.observe_metrics import FOLDER
 from gaudi_serve.inventory.variables import inventory_refusal
 from gaudi_serve.monitoring.files import alertmanager_config, watcher_files
 from gaudi_serve.monitoring.fleet import fleet_monitors, fleet_watched
-from gaudi_serve.monitoring.settings import KEYS, Monitoring, read_monitoring
+from gaudi_serve.monitoring.settings import Monitoring, read_monitoring
 from gaudi_serve.stages import monitoring
 from gaudi_serve.stages.base import Given
 from gaudi_serve.stages.registry import run_stages
@@ -405,19 +405,8 @@ def test_a_certificate_is_made_once_and_again_for_another_name(tmp_path: Path, n
     assert certificate.read(path) == {}
 
 
-def test_the_page_has_every_key_and_its_default() -> None:
+def test_defaults_apply_to_keys_without_a_value() -> None:
     assert read_monitoring({"hosts": ["a"], "port": None}) == Monitoring(hosts=("a",))
-    page = Path("docs/guides/monitoring.md").read_text(encoding="utf-8").partition("| key of `fleet_monitoring`")[2]
-    rows = [line.split("|")[1:-1] for line in page.partition("\n\n")[0].splitlines()[2:]]
-    told: dict[str, str] = {}
-    for names, _, default in rows:
-        keys = re.findall(r"`(\w+)`", names)
-        values = default.split(",") if len(keys) > 1 else [default]
-        told |= dict(zip(keys, (value.strip(" `") for value in values), strict=True))
-    assert set(told) == set(KEYS)
-    for key, default in told.items():
-        value = getattr(Monitoring(), key)
-        assert str(value) == default or not value, key
     files = watcher_files("p", read_monitoring({"retention_days": 7, "retention_gib": 3}), [], {}, {})
     text = files["/etc/systemd/system/gaudi-prometheus.service"].text
     assert "retention.time=7d" in text and "retention.size=3GB" in text

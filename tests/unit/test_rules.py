@@ -6,7 +6,6 @@ import re
 import subprocess
 from collections import defaultdict
 from collections.abc import Iterator
-from dataclasses import asdict
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -384,15 +383,6 @@ def test_the_page_names_what_exists() -> None:
     # That of monitoring is part of the same stage.
     playbooks = set(re.findall(r"playbooks/(\w+)\.yml", PAGE)) - {"monitoring"}
     assert all((ROOT / f"playbooks/{name}.yml").exists() for name in playbooks)
-
-
-def test_the_page_has_every_threshold_with_its_default() -> None:
-    table = PAGE.partition("## Thresholds")[2].partition("\n## ")[0]
-    rows = [line.split(" | ")[:2] for line in table.splitlines() if line.startswith("| `")]
-    shown = {}
-    for names, values in rows:
-        shown |= dict(zip(re.findall(r"`(\w+)`", names), map(float, values.split(", ")), strict=True))
-    assert shown == asdict(Thresholds())
 
 
 def test_the_page_has_the_limits_of_objectives() -> None:

@@ -41,6 +41,15 @@ OF_TYPE = {str: "a text", int: "an integer", bool: "true or false", list: "a lis
 STATES = ("present", "absent")
 EVENTS = ("error", "success", "started", "approval")
 PULL = ("always", "missing", "never")
+# The keys of these mappings of the settings.
+ENVIRONMENT = ("image", "pull", "credential")
+PROJECT = ("url", "branch", "credential")
+INVENTORY = ("path", "project", "hosts")
+NOTIFICATION = ("name", "type", "configuration", "events")
+SCHEDULES = {
+    "status": "DTSTART:20260101T000700Z RRULE:FREQ=HOURLY;INTERVAL=1",
+    "validate": "DTSTART:20260104T030000Z RRULE:FREQ=WEEKLY;INTERVAL=1;BYDAY=SU",
+}
 RRULE = re.compile(
     r"DTSTART(;TZID=[\w/+-]+)?:\d{8}T\d{6}Z? "
     r"RRULE:FREQ=(MINUTE|HOUR|DAI|WEEK|MONTH|YEAR)LY;INTERVAL=[1-9]\d*(;[A-Z]+=[\w,:+-]+)*",
@@ -451,7 +460,7 @@ def _machine(value: Any) -> None:
 
 def _environment(value: Any) -> dict[str, Any]:
     names = mapping("", "fleet_awx.execution_environment", value, "a mapping with image")
-    known("fleet_awx.execution_environment", names, ("image", "pull", "credential"))
+    known("fleet_awx.execution_environment", names, ENVIRONMENT)
     pull = names.get("pull")
     return {
         "image": _text("execution_environment.image", names.get("image"), None),
@@ -461,7 +470,7 @@ def _environment(value: Any) -> dict[str, Any]:
 
 def _project(key: str, value: Any) -> dict[str, Any]:
     names = mapping("", f"fleet_awx.{key}", value, "a mapping with url and branch")
-    known(f"fleet_awx.{key}", names, ("url", "branch", "credential"))
+    known(f"fleet_awx.{key}", names, PROJECT)
     url = _text(f"{key}.url", names.get("url"), None)
     if has_login(url):
         raise InputError(f"fleet_awx.{key}.url: (hidden) has a user or password; write them as {key}.credential")
@@ -470,7 +479,7 @@ def _project(key: str, value: Any) -> dict[str, Any]:
 
 def _inventory(value: Any) -> dict[str, Any]:
     names = mapping("", "fleet_awx.inventory", value, "a mapping with path, or hosts")
-    known("fleet_awx.inventory", names, ("path", "project", "hosts"))
+    known("fleet_awx.inventory", names, INVENTORY)
     hosts = names.get("hosts") or {}
     # Host variables may contain passwords, so they are hidden.
     if not isinstance(hosts, Mapping) or not all(isinstance(one, str) and one for one in hosts):
@@ -528,7 +537,7 @@ def _notifications(value: Any) -> list[dict[str, Any]]:
     for index, one in enumerate(value or []):
         key = f"notifications[{index}]"
         names = mapping("", f"fleet_awx.{key}", one, "a mapping with name, type, configuration, events")
-        known(f"fleet_awx.{key}", names, ("name", "type", "configuration", "events"))
+        known(f"fleet_awx.{key}", names, NOTIFICATION)
         kind = _one(f"{key}.type", names.get("type"), tuple(NOTIFICATIONS))
         _check_configuration(f"fleet_awx.{key}.configuration", names.get("configuration"), NOTIFICATIONS[kind])
         events = _texts(f"{key}.events", names.get("events"), ["error", "approval"])
@@ -561,15 +570,11 @@ def _check_configuration(label: str, given: Any, needed: Mapping[str, type]) -> 
 
 def _schedules(value: Any) -> dict[str, str]:
     names = mapping("", "fleet_awx.schedules", {} if value is None else value, "a mapping of status and validate")
-    default = {
-        "status": "DTSTART:20260101T000700Z RRULE:FREQ=HOURLY;INTERVAL=1",
-        "validate": "DTSTART:20260104T030000Z RRULE:FREQ=WEEKLY;INTERVAL=1;BYDAY=SU",
-    }
-    known("fleet_awx.schedules", names, default)
-    found = {key: default[key] if names.get(key) is None else names[key] for key in default}
+    known("fleet_awx.schedules", names, SCHEDULES)
+    found = {key: default if names.get(key) is None else names[key] for key, default in SCHEDULES.items()}
     for key, rule in found.items():
         if rule is not False and (not isinstance(rule, str) or not RRULE.fullmatch(rule)):
-            allowed = f"is not a rule such as {default[key]}; false keeps the schedule off"
+            allowed = f"is not a rule such as {SCHEDULES[key]}; false keeps the schedule off"
             raise refusal("", f"fleet_awx.schedules.{key}", rule, allowed)
     return {key: rule or "" for key, rule in found.items()}
 

@@ -15,7 +15,7 @@ from ..model.objectives import Objectives
 from ..tune.trace_file import Columns, read_trace_file
 from .loads import PROFILES, SHORT, Load, load_named, load_of_trace, site_profiles
 from .results import FILE
-from .sweep import KINDS, read_limits
+from .sweep import KINDS, SWEEPS, read_limits
 
 # The variables that a user may set with -e or in the inventory.
 VARIABLES = (
@@ -213,7 +213,7 @@ def _sweep(asked: Mapping[str, Any], load: Load | None, wrong: list[str]) -> dic
     if not value:
         return found
     if kind not in KINDS:
-        wrong.append(f"sweep: {shown(value)}: must be concurrency or rate")
+        wrong.append(f"sweep: {shown(value)}: must be {' or '.join(SWEEPS)}")
     elif load is not None and load.trace:
         wrong.append("sweep: a trace has times of its own; give a profile in place of trace")
     if most not in (None, ""):

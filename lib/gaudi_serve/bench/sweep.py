@@ -10,6 +10,7 @@ from ..core.errors import InputError, is_number, mapping, refusal, shown
 from ..model.objectives import Objectives
 
 KINDS = ("concurrency", "request_rate")
+SWEEPS = ("concurrency", "rate")  # as a user names them
 MOST_POINTS = 16
 NEAR = 1.25  # precision: the lowest load that breaks is at most this factor above the highest that holds
 LEAST_RATE = 0.25

@@ -50,6 +50,9 @@ STRATEGIES = (*PLUGIN_STRATEGIES, "file")
 # PROMPT_SEQ is an old name that only environments use.
 BUCKET_RANGES = tuple(name.lower() for name in DIMENSIONS if name != "PROMPT_SEQ")
 BUCKET_PARTS = tuple(map(str.lower, PARTS))
+BUCKETING = ("strategy", "file", *BUCKET_RANGES)
+REDUCE = ("max_num_seqs", "max_seq_len")
+MOUNT = ("source", "target", "read_only")
 LARGEST_FILE = 1_000_000  # characters
 # The kinds of smoke requests (vllm_smoke).
 SMOKE_KINDS = ("text", "any", "image", "audio", "video", "tools", "embedding", "rerank")
@@ -106,16 +109,15 @@ def _modules(value: Any) -> str | None:
 
 
 def _reduce(value: Any) -> str | None:
-    keys = {"max_num_seqs", "max_seq_len"}
     number = _whole(1, 10_000_000)
-    fits = isinstance(value, Mapping) and set(value) == keys and not any(number(item) for item in value.values())
+    fits = isinstance(value, Mapping) and set(value) == {*REDUCE} and not any(number(item) for item in value.values())
     return None if fits else "must be a mapping of max_num_seqs and max_seq_len, both integers from 1"
 
 
 def _bucketing(value: Any) -> str | None:
     """Return the problem with a user's buckets for the plugin. The plan checks whether a server starts with them."""
     if not isinstance(value, Mapping):
-        return f"must be a mapping of strategy, file, {', '.join(BUCKET_RANGES)}"
+        return f"must be a mapping of {', '.join(BUCKETING)}"
     for key, said in value.items():
         if key == "strategy":
             allowed = None if said in STRATEGIES else f"must have a strategy of {', '.join(STRATEGIES)}"
@@ -125,7 +127,7 @@ def _bucketing(value: Any) -> str | None:
         elif key in BUCKET_RANGES:
             allowed = _bucket_range(key, said)
         else:
-            allowed = f"has {shown(key)}, which is not one of strategy, file, {', '.join(BUCKET_RANGES)}"
+            allowed = f"has {shown(key)}, which is not one of {', '.join(BUCKETING)}"
         if allowed:
             return allowed
     if ("file" in value) != (value.get("strategy") == "file"):
@@ -213,7 +215,7 @@ def _config(value: Any) -> str | None:
 def _mounts(value: Any) -> str | None:
     good = isinstance(value, list) and all(
         isinstance(item, Mapping)
-        and {"source", "target"} <= set(item) <= {"source", "target", "read_only"}
+        and {"source", "target"} <= set(item) <= {*MOUNT}
         and not _path(item["source"])
         and not _path(item["target"])
         and isinstance(item.get("read_only", True), bool)

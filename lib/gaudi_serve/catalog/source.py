@@ -10,6 +10,8 @@ from ..core.checks import is_address
 
 KINDS = {"hub": "repo", "modelscope": "repo", "git": "url", "path": "path"}
 KEYS = {"kind", "repo", "url", "path", "revision", "endpoint", "include", "exclude"}
+CONVERSIONS = ("g2",)
+OF_MEASUREMENT = KEYS | {"folder"}
 EXTRAS = {"convert", "calibrate", "measurement", "folder"}
 REPO = re.compile(r"[\w.-]+/[\w.-]+")
 FOLDER = re.compile(r"/[\w./@+-]+")
@@ -49,7 +51,7 @@ def _problem(value: Mapping[str, Any], keys: set[str]) -> str | None:
 
 
 def _extras(value: Mapping[str, Any]) -> str | None:
-    if value.get("convert") not in (None, "g2"):
+    if value.get("convert") not in (None, *CONVERSIONS):
         return "convert: g2, or none"
     if not isinstance(value.get("calibrate", False), bool):
         return "calibrate: true or false"
@@ -61,7 +63,7 @@ def _extras(value: Mapping[str, Any]) -> str | None:
 def _measurement(measurement: Any) -> str | None:
     if not isinstance(measurement, Mapping):
         return "a measurement that is a source, such as {kind: hub, repo: owner/name}"
-    told = _problem({"kind": "hub", **measurement}, KEYS | {"folder"})
+    told = _problem({"kind": "hub", **measurement}, OF_MEASUREMENT)
     if told:
         return f"a measurement that is a source: {told}"
     if measurement.get("folder") is not None and not _is_folder(measurement["folder"]):

@@ -29,6 +29,7 @@ RULES = {
     ),
 }
 KEYS = (*RULES, "users")
+USER = ("password", *CLIENT[1:])
 
 
 def read_chat(given: Any, fleet: ClientNames | None) -> Chat | None:
@@ -80,7 +81,7 @@ def _user(name: Any, given: Any, fleet: ClientNames | None) -> Client:
     label = f"{KEY}.users.{name}"
     if not isinstance(given, Mapping):
         raise InputError(f"{label}: (hidden) is not a mapping with password or sha256, models, requests_per_minute")
-    known(label, given, ("password", *CLIENT[1:]))
+    known(label, given, USER)
     password = given.get("password")
     if password is not None and (
         not isinstance(password, str) or len(password) < LEAST_PASSWORD or not password.isprintable()

@@ -61,7 +61,7 @@ def read_gateway(
             text or for everyone without permission. The message never contains a key.
     """
     names = mapping("", "fleet_gateway", given, "a mapping with address, port, clients and so on")
-    known("fleet_gateway", names, (*RULES, "clients", "balance", "paths", "cors_origins", "chat"))
+    known("fleet_gateway", names, KEYS)
     _refuse_names(backends)
     given = {key: names[key] for key in RULES if names.get(key) is not None}
     for key, value in given.items():
@@ -184,6 +184,7 @@ RULES = {
     **{key: integer(*limits) for key, limits in NUMBERS.items()},
     **dict.fromkeys((*ALLOWING, "usage"), Rule(is_flag, "is not true or false")),
 }
+KEYS = (*RULES, "clients", "balance", "paths", "cors_origins", "chat")
 
 
 def _refuse_exposed(gateway: Gateway, allowed_by: Mapping[str, Any]) -> None:

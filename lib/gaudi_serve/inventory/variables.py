@@ -53,6 +53,11 @@ Known = Mapping[str, Any]
 MOST = 10**9
 DRAIN = rule_of({"type": "int"}, Range(1, 86_400, "seconds"))
 COMES = "preflight_weights_come"
+# The keys of mappings that a user writes.
+APT_SOURCE = ("uris", "suites", "components", "signed_by")
+ENVIRONMENT_IMAGE = ("name", "archive")
+MEASURES = ("bandwidth", "latency")
+ENDPOINTS = ("hub", "modelscope")
 
 
 def _arguments(value: Any) -> bool:
@@ -84,8 +89,8 @@ def _repository(value: Any) -> bool:
 
 
 def _source(value: Any) -> bool:
-    keys = {"uris", "suites", "components", "signed_by"}
-    return isinstance(value, Mapping) and {"uris", "suites"} <= set(value) <= keys and _repository(value)
+    fits = isinstance(value, Mapping) and {"uris", "suites"} <= set(value) <= {*APT_SOURCE}
+    return fits and _repository(value)
 
 
 def _readable(address: str) -> bool:
@@ -106,23 +111,26 @@ def _word(value: Any) -> bool:
     return isinstance(value, str) and re.fullmatch(r"[!-~]+", value) is not None
 
 
+def _size(value: Any) -> bool:
+    return matching(r"\d{1,9}[kmgKMG]?")(value) or is_whole(value, 1, 10**12)
+
+
 def _hccl_options(value: Any) -> bool:
-    size = matching(r"\d{1,9}[kmgKMG]?")
-    checks: dict[Any, Check] = {
-        "size": lambda one: size(one) or is_whole(one, 1, 10**12),
-        "size_range": lambda one: isinstance(one, list) and len(one) == 2 and all(map(checks["size"], one)),
-        "loop": rule_of({"type": "int"}, Range(1, MOST)).good,
-        "test": matching(r"[a-z][a-z_]*"),
-        "measure": one_of("bandwidth", "latency"),
-    }
-    return all(key in checks and checks[key](one) for key, one in value.items())
+    return all(key in HCCL_OPTIONS and HCCL_OPTIONS[key](one) for key, one in value.items())
 
 
 def _environment_image(value: Any) -> bool:
-    known = isinstance(value, Mapping) and not {*value} - {"name", "archive"}
+    known = isinstance(value, Mapping) and not {*value} - {*ENVIRONMENT_IMAGE}
     return not value or (known and IS_NAME(value.get("name")) and empty_or(is_line)(value.get("archive") or ""))
 
 
+HCCL_OPTIONS: dict[Any, Check] = {
+    "size": _size,
+    "size_range": lambda value: isinstance(value, list) and len(value) == 2 and all(map(_size, value)),
+    "loop": rule_of({"type": "int"}, Range(1, MOST)).good,
+    "test": matching(r"[a-z][a-z_]*"),
+    "measure": one_of(*MEASURES),
+}
 WEB = Rule(_web, "must be an address such as https://mirror.example/x")
 NO_WEB = Rule(empty_or(WEB.good), f"{WEB.allowed}, or ''")
 BUILD_WEB = Rule(
@@ -275,7 +283,7 @@ OF_PLAYBOOKS = {
     **OFFLINE_FORMS,
     "gaudi_mirror_trust": Rule(is_line, "must be a folder on the control node"),
     "vllm_weights_endpoints": Rule(
-        mapping_of(one_of("hub", "modelscope"), lambda one: one is None or NO_WEB.good(one)),
+        mapping_of(one_of(*ENDPOINTS), lambda one: one is None or NO_WEB.good(one)),
         "must be a mapping of hub and modelscope to addresses",
     ),
     **dict.fromkeys(("bundle_fetch", "bundle_verify", "bundle_allow_unpinned"), rule_of({"type": "bool"})),

@@ -12,6 +12,7 @@ from ..core.options import FOLDER
 from .thresholds import Thresholds
 
 NAME = "fleet_monitoring"
+STATES = ("present", "absent")
 # The keys of Alertmanager's configuration; Alertmanager itself checks their values on the host.
 ALERTMANAGER = ("global", "route", "receivers", "inhibit_rules", "templates", "time_intervals", "mute_time_intervals")
 
@@ -68,7 +69,7 @@ RULES: dict[str, Rule] = {
         lambda value: FOLDER.good(value) and str(value).rstrip("/").endswith("/gaudi-serve"),
         "is not a folder of the toolkit's own: the absolute path must end in /gaudi-serve",
     ),
-    "state": Rule(one_of("present", "absent"), "is neither present nor absent"),
+    "state": Rule(one_of(*STATES), "is neither present nor absent"),
     "runbooks": Rule(
         matching(r"(https?:/)?/[!-~]+"), "is not an address of a page, such as https://wiki.example/alerts"
     ),

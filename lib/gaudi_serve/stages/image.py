@@ -62,6 +62,9 @@ ENTRY_RULES = {
     }.items()
 }
 KEYS = {"base", "release", "libfabric", "multimodal", "audio", *SOURCES}
+GIT = ("repository", "branch", "commit", "folder")
+DOWNLOAD = ("url", "sha256")
+LOGIN = ("username", "password")
 
 
 def vllm_images(images: Sequence[Mapping[str, Any]], release: str = "1.21.3") -> list[Entry]:
@@ -163,7 +166,7 @@ def are_logins(value: Any) -> bool:
         isinstance(name, str)
         and IS_REGISTRY(name)
         and isinstance(login, Mapping)
-        and set(login) == {"username", "password"}
+        and set(login) == {*LOGIN}
         and all(isinstance(text, str) and text and text.isprintable() for text in login.values())
         for name, login in logins.items()
     )
