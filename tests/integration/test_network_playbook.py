@@ -93,6 +93,6 @@ def test_mistakes_of_all_hosts_are_named_before_anything_is_changed(
     assert "h02: accelerator_network_ports: card 0 port 22: the host has no such port; it has" in refused
     assert not {*FILES} & {*state_of(tmp_path, "h01")["files"]}
     twice = play(tmp_path, environment, status=3, accelerator_network_ports=[routed(1, 8)])
-    assert "address 10.200.1.33 is on h02 too" in twice or "address 10.200.1.33 is on h01 too" in twice
+    assert "address 10.200.1.33 is also on h02" in twice or "address 10.200.1.33 is also on h01" in twice
     wrong = play(tmp_path, environment, status=3, accelerator_network_between="port")
     assert "accelerator_network_between 'port': must be ports (the cards' own), nics" in wrong

@@ -94,7 +94,7 @@ def test_a_host_that_still_serves_is_cleaned_or_refused_and_one_with_another_tas
         assert ALONE not in text
 
 
-FULL = "/var/lib/gaudi-serve: 0 KiB are free there, and 1024 must be"
+FULL = "/var/lib/gaudi-serve: 0 KiB are free there, and 1024 KiB are required"
 LEVEL = (
     "log_level = 'verbose' lets no container start; take the line out, or set it to debug, info, warn or error. "
     "The file is unchanged; fix it and run again."

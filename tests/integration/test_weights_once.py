@@ -57,7 +57,7 @@ def test_check_reports_who_fetches_and_who_takes(fleet: Fleet) -> None:
     status, said = fleet.check()
     assert status == 0, said
     assert f"a: model qwq: fetch Qwen/QwQ-32B (hub) as {fleet.folder}/a/QwQ-32B: it is not there" in said
-    assert f"b: model qwq: take {fleet.folder}/a/QwQ-32B from a as {fleet.folder}/b/QwQ-32B: it is not there" in said
+    assert f"b: model qwq: copy {fleet.folder}/a/QwQ-32B from a as {fleet.folder}/b/QwQ-32B: it is not there" in said
 
 
 def test_model_that_the_host_does_not_have_comes_from_its_source(fleet: Fleet) -> None:
@@ -117,4 +117,4 @@ def test_host_outside_the_run_gives_what_it_has(fleet: Fleet) -> None:
     (folder / ".gaudi-serve-weights.json").write_text(json.dumps(record))
     status, said = fleet.check("--limit", "b")
     assert status == 0, said
-    assert f"b: model qwq: take {folder} from a as {folder}: it comes from another source or revision" in said
+    assert f"b: model qwq: copy {folder} from a as {folder}: it comes from another source or revision" in said

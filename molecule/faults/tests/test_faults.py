@@ -283,7 +283,7 @@ def test_root_disk_that_is_full(host: Any, playbook: Any, unit: Any, started: An
         run = playbook(MODELS, *LIMIT, **wish(max_num_seqs=6, env={"LONG": "x" * 9000}))
         # Before anything is changed, not after the restart.
         assert run.status == 3
-        assert f"{folder}: 0 KiB are free there, and 1024 must be" in run.flat
+        assert f"{folder}: 0 KiB are free there, and 1024 KiB are required" in run.flat
         host.check_output(f"rm {folder}/fills")
         assert host.check_output(f"cd {folder} && sha256sum * && ls -A") == listed
     finally:
