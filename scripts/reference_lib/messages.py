@@ -16,7 +16,7 @@ from .message_parts import Parts, concatenated, parts_of, pattern_of, template_o
 
 HEAD = """# Messages
 
-Every message with which a run is refused, or ends. Search this page, or the site, for the constant words of your
+All messages with which a run is refused or fails. Search this page, or the site, for the constant words of your
 message. Words in CAPITALS stand for a part that differs, such as VALUE, HOST_NAME or KEY. The toolkit joins some
 messages from two lines of this page: the first names the place, the second what is wrong.
 [Troubleshooting](../troubleshooting.md) explains the messages that need more than a sentence. `scripts/reference`
