@@ -125,7 +125,7 @@ class Reader:
             yield node
 
     def _is_reason(self, node: ast.AST) -> bool:
-        """Return whether a node is a whole text, not used yet, that is the reason why a run is refused."""
+        """Return whether a node is a complete text, not used yet, that is the reason why a run is refused."""
         above = [*self._above(node)]
         if not concatenated(node) or node in self.used or any(one in self.used or concatenated(one) for one in above):
             return False

@@ -272,7 +272,7 @@ def test_site_and_plan_report_the_same_of_every_host(tmp_path: Path, served: dic
     for name, told in judged.items():
         assert sorted(told["preflight_refusal"]) == sorted(errors[name]), name
         if errors[name]:
-            continue  # a run reports what is in the way, and nothing else
+            continue  # a run reports conflicts, and nothing else
         due = vllm_fleet_summary({**plan, "hosts": {name: plan["hosts"][name]}})["changes"].get(name, [])
         assert sorted(told["preflight_lines"]) == sorted(due), name
         warned = [text for text in plan["warnings"] if text.startswith(f"{name}: ")]

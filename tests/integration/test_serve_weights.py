@@ -59,8 +59,8 @@ class Slow(io.FileIO):
         return data
 
 
-class Giver:
-    """The host that gives."""
+class SourceHost:
+    """The host from which others fetch weights."""
 
     def __init__(self, folder: Path, source: dict[str, Any], revision: str | None = "c0ffee") -> None:
         self.folder, self.source, self.revision = model(folder), source, revision
@@ -104,11 +104,11 @@ def _files(folder: Path) -> dict[str, Path]:
 
 
 @pytest.fixture
-def giver(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Giver]:
-    """A host that has a whole folder."""
+def source_host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[SourceHost]:
+    """A source host with a complete folder."""
     monkeypatch.setattr(Slow, "rate", 0)
     monkeypatch.setattr(Slow, "flip", None)
-    found = Giver(tmp_path / "given", HUB)
+    found = SourceHost(tmp_path / "given", HUB)
     yield found
     if found.server:
         found.server.shutdown()
@@ -131,30 +131,30 @@ def _opened(real: Any) -> Any:
 
 @pytest.fixture
 def host(tmp_path: Path) -> Host:
-    """The host that takes; it can reach no hub."""
+    """The client, a host that reaches no hub."""
     return Host(tmp_path, {**HUB, "endpoint": "http://127.0.0.1:9"})
 
 
-def test_taken_once_with_its_origin_and_never_asked_for_again(host: Host, giver: Giver) -> None:
-    given = giver.serve()
+def test_taken_once_with_its_origin_and_never_asked_for_again(host: Host, source_host: SourceHost) -> None:
+    given = source_host.serve()
     result = host.run(**given)
     assert (result["changed"], result["revision"]) == (True, "c0ffee"), result
-    alone(host, giver.folder)
+    alone(host, source_host.folder)
     record = host.manifest()
     assert (record["source"], record["revision"]) == (host.job["source"], "c0ffee")
-    giver.server.shutdown()
-    giver.server.server_close()
+    source_host.server.shutdown()
+    source_host.server.server_close()
     for again in ({}, given, {"verify": "full"}):
         assert host.run(**again)["changed"] is False
 
 
 @pytest.mark.parametrize("part", [0.1, 0.5, 0.99])
-def test_broken_off_and_taken_up_again(host: Host, giver: Giver, slow: type[Slow], part: float) -> None:
+def test_broken_off_and_taken_up_again(host: Host, source_host: SourceHost, slow: type[Slow], part: float) -> None:
     total = 64 * MIB
     for number in (1, 2):
-        (giver.folder / f"model-{number}.safetensors").write_bytes(noise(total // 2, number))
-    giver.note()
-    given = giver.serve()
+        (source_host.folder / f"model-{number}.safetensors").write_bytes(noise(total // 2, number))
+    source_host.note()
+    given = source_host.serve()
     slow.rate = 128 * MIB
     host.job |= given
     host.kill_at(part, total)
@@ -172,54 +172,54 @@ def test_broken_off_and_taken_up_again(host: Host, giver: Giver, slow: type[Slow
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(serve_weights.Handler, "give", counted)
         assert host.run()["changed"] is True
-    alone(host, giver.folder)
+    alone(host, source_host.folder)
     assert sum(sent) == total - before
 
 
-def test_flipped_byte_on_the_way_is_never_accepted(host: Host, giver: Giver, slow: type[Slow]) -> None:
-    given = giver.serve()
+def test_flipped_byte_on_the_way_is_never_accepted(host: Host, source_host: SourceHost, slow: type[Slow]) -> None:
+    given = source_host.serve()
     slow.flip = "model-2.safetensors"
     result = host.run(**given)
     assert "model-2.safetensors is not what h0 has recorded" in result["msg"]
     assert not host.target.exists()
     slow.flip = None
     assert host.run(**given)["fetched"] == ["model-2.safetensors"]
-    alone(host, giver.folder)
+    alone(host, source_host.folder)
 
 
-def test_flipped_byte_in_the_folder_that_is_given(host: Host, giver: Giver) -> None:
-    shard = giver.folder / "model-1.safetensors"
+def test_flipped_byte_in_the_folder_that_is_given(host: Host, source_host: SourceHost) -> None:
+    shard = source_host.folder / "model-1.safetensors"
     stat, content = shard.stat(), bytearray(shard.read_bytes())
     content[77] ^= 1
     shard.write_bytes(content)
     os.utime(shard, ns=(stat.st_atime_ns, stat.st_mtime_ns))
-    result = host.run(**giver.serve())
+    result = host.run(**source_host.serve())
     assert "model-1.safetensors is not what h0 has recorded" in result["msg"]
     assert "model_weights_verify=full for h0 (tried 2 times)" in result["msg"]
     assert not host.target.exists()
 
 
-def test_file_that_changes_while_it_is_given(host: Host, giver: Giver) -> None:
-    given = giver.serve()
-    (giver.folder / "model-1.safetensors").write_bytes(b"another one")
+def test_file_that_changes_while_it_is_given(host: Host, source_host: SourceHost) -> None:
+    given = source_host.serve()
+    (source_host.folder / "model-1.safetensors").write_bytes(b"another one")
     assert "model-1.safetensors differs from the record of h0" in host.run(**given)["msg"]
     assert not host.target.exists()
-    assert "model-1.safetensors differs from the record" in giver.listed()["msg"]
+    assert "model-1.safetensors differs from the record" in source_host.listed()["msg"]
 
 
-def test_server_that_is_gone_or_not_ours(host: Host, giver: Giver) -> None:
-    given = giver.serve()
+def test_server_that_is_gone_or_not_ours(host: Host, source_host: SourceHost) -> None:
+    given = source_host.serve()
     assert "h0 now serves another run (403)" in host.run(**{**given, "token": "old"})["msg"]
-    giver.server.shutdown()
-    giver.server.server_close()
+    source_host.server.shutdown()
+    source_host.server.server_close()
     result = host.run(**given)
     assert "h0: ConnectionRefusedError" in result["msg"] and "tried 2 times" in result["msg"]
     assert not host.target.exists()
 
 
-def test_only_what_was_asked_for_and_only_with_the_token(giver: Giver) -> None:
-    (giver.folder / "notes.txt").write_text("not in the record")
-    url = giver.serve()["from"]["url"]
+def test_only_what_was_asked_for_and_only_with_the_token(source_host: SourceHost) -> None:
+    (source_host.folder / "notes.txt").write_text("not in the record")
+    url = source_host.serve()["from"]["url"]
 
     def status(path: str, token: str = TOKEN, method: str = "GET", **headers: str) -> int:
         headers = {"Authorization": f"Bearer {token}", **headers}
@@ -240,8 +240,8 @@ def test_only_what_was_asked_for_and_only_with_the_token(giver: Giver) -> None:
     assert status("/config.json", method="PUT") == 501
 
 
-def test_token_is_in_no_process_list_and_no_file(host: Host, giver: Giver, slow: type[Slow]) -> None:
-    given = giver.serve()
+def test_token_is_in_no_process_list_and_no_file(host: Host, source_host: SourceHost, slow: type[Slow]) -> None:
+    given = source_host.serve()
     slow.rate = MIB
     with host.start(**given) as process:
         host.begun(process)
@@ -251,20 +251,20 @@ def test_token_is_in_no_process_list_and_no_file(host: Host, giver: Giver, slow:
     assert not any(TOKEN.encode() in path.read_bytes() for path in host.folder.rglob("*") if path.is_file())
 
 
-def test_server_ends_by_itself(giver: Giver) -> None:
-    giver.serve(idle_s=0.2)
-    watch = threading.Thread(target=giver.server.end_when_idle, daemon=True)
+def test_server_ends_by_itself(source_host: SourceHost) -> None:
+    source_host.serve(idle_s=0.2)
+    watch = threading.Thread(target=source_host.server.end_when_idle, daemon=True)
     watch.start()
     watch.join(5)
     assert not watch.is_alive()
 
 
 def test_server_waits_for_those_who_take_while_they_are_busy_with_something_else(
-    host: Host, giver: Giver, monkeypatch: pytest.MonkeyPatch
+    host: Host, source_host: SourceHost, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # The client waits for another run on its host; meanwhile it asks for nothing but to be waited for.
-    given = giver.serve(idle_s=1.5)
-    watch = threading.Thread(target=giver.server.end_when_idle, daemon=True)
+    given = source_host.serve(idle_s=1.5)
+    watch = threading.Thread(target=source_host.server.end_when_idle, daemon=True)
     watch.start()
     state = Path(host.job["state"])
     state.mkdir()
@@ -276,7 +276,7 @@ def test_server_waits_for_those_who_take_while_they_are_busy_with_something_else
             fcntl.flock(lock, fcntl.LOCK_UN)
             assert waited
             assert process.wait(30) == 0
-    alone(host, giver.folder)
+    alone(host, source_host.folder)
     watch.join(10)
     assert not watch.is_alive()
 
@@ -313,74 +313,76 @@ def test_one_run_leaves_anothers_server_alone(tmp_path: Path, monkeypatch: pytes
         serve_weights.start(job, lambda text: None)
 
 
-def test_link_out_of_the_folder_is_never_given(host: Host, giver: Giver) -> None:
-    secret = giver.folder.with_name("secret")
+def test_link_out_of_the_folder_is_never_given(host: Host, source_host: SourceHost) -> None:
+    secret = source_host.folder.with_name("secret")
     secret.write_text("of root")
-    (giver.folder / "link.json").symlink_to(secret)
-    (giver.folder / "alias.json").symlink_to("config.json")
-    giver.note()  # recorded by someone who did not know
-    given = giver.serve()
+    (source_host.folder / "link.json").symlink_to(secret)
+    (source_host.folder / "alias.json").symlink_to("config.json")
+    source_host.note()  # the record lists the links too
+    given = source_host.serve()
     assert "link.json" not in given["from"]["files"]
     # And one that takes a file's place while it is given.
-    shard = giver.folder / "model-1.safetensors"
+    shard = source_host.folder / "model-1.safetensors"
     stat = shard.stat()
-    shard.rename(giver.folder.with_name("elsewhere"))
-    shard.symlink_to(giver.folder.with_name("elsewhere"))
+    shard.rename(source_host.folder.with_name("elsewhere"))
+    shard.symlink_to(source_host.folder.with_name("elsewhere"))
     assert serve_weights.untouched(shard, {"size": stat.st_size, "mtime_ns": stat.st_mtime_ns})
     assert "model-1.safetensors differs from the record of h0" in host.run(**given)["msg"]
     shard.unlink()
-    giver.folder.with_name("elsewhere").rename(shard)
+    source_host.folder.with_name("elsewhere").rename(shard)
     assert host.run(**given)["changed"] is True
     assert "link.json" not in contents(host.target)
     assert not (host.target / "alias.json").is_symlink()
     assert contents(host.target)["alias.json"] == contents(host.target)["config.json"]
 
 
-def test_folder_that_was_put_there_by_hand_gets_checksums_and_stays_what_it_is(host: Host, giver: Giver) -> None:
-    giver.source, giver.revision = {"kind": "adopted"}, None
-    giver.note(sums=False)
-    assert giver.listed()["changed"] is True
-    assert giver.listed()["changed"] is False
-    assert host.run(**giver.serve())["changed"] is True
-    alone(host, giver.folder)
+def test_folder_that_was_put_there_by_hand_gets_checksums_and_stays_what_it_is(
+    host: Host, source_host: SourceHost
+) -> None:
+    source_host.source, source_host.revision = {"kind": "adopted"}, None
+    source_host.note(sums=False)
+    assert source_host.listed()["changed"] is True
+    assert source_host.listed()["changed"] is False
+    assert host.run(**source_host.serve())["changed"] is True
+    alone(host, source_host.folder)
     assert host.manifest()["source"] == {"kind": "adopted"}
     assert host.run()["changed"] is False
 
 
-def test_converted_folder_is_repaired_and_never_mixed_with_another(host: Host, giver: Giver) -> None:
+def test_converted_folder_is_repaired_and_never_mixed_with_another(host: Host, source_host: SourceHost) -> None:
     made = {"kind": "convert", "convert": "g2", "of": HUB}
-    giver.source = made
-    giver.note()
-    given = {**giver.serve(), "source": made, "made": True}
+    source_host.source = made
+    source_host.note()
+    given = {**source_host.serve(), "source": made, "made": True}
     assert host.run(**given)["changed"] is True
     (host.target / "model-2.safetensors").unlink()
     assert host.run(**given)["fetched"] == ["model-2.safetensors"]
-    alone(host, giver.folder)
+    alone(host, source_host.folder)
     # Converted again, and not the same: all of it comes, but for what is equal.
-    (giver.folder / "model-1.safetensors").write_bytes(noise(MIB, 77))
-    (giver.folder / "model-2.safetensors").write_bytes(noise(MIB, 78))
-    giver.note()
-    giver.server.shutdown()
-    giver.server.server_close()
+    (source_host.folder / "model-1.safetensors").write_bytes(noise(MIB, 77))
+    (source_host.folder / "model-2.safetensors").write_bytes(noise(MIB, 78))
+    source_host.note()
+    source_host.server.shutdown()
+    source_host.server.server_close()
     (host.target / "config.json").unlink()
-    result = host.run(**{**giver.serve(), "source": made, "made": True})
+    result = host.run(**{**source_host.serve(), "source": made, "made": True})
     assert sorted(result["fetched"]) == ["config.json", "model-1.safetensors", "model-2.safetensors"], result
-    alone(host, giver.folder)
+    alone(host, source_host.folder)
 
 
-def test_converted_folder_without_a_record_is_not_taken_as_it_is(host: Host, giver: Giver) -> None:
+def test_converted_folder_without_a_record_is_not_taken_as_it_is(host: Host, source_host: SourceHost) -> None:
     model(host.target, seed=5)
-    result = host.run(**giver.serve(), made=True)
+    result = host.run(**source_host.serve(), made=True)
     assert result["changed"] is True
-    assert contents(host.target) == contents(giver.folder)
+    assert contents(host.target) == contents(source_host.folder)
 
 
 @NEEDS_ROOT
 def test_too_small_a_disk_is_refused_before_anything_is_taken(
-    tmp_path: Path, host: Host, giver: Giver, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, host: Host, source_host: SourceHost, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with mounted(tmp_path / "small", "17m") as small:
-        given = giver.serve()
+        given = source_host.serve()
         monkeypatch.setattr(serve_weights.Handler, "give", None)  # who asks for a file breaks it
         result = host.run(target=str(small / "QwQ-32B"), **given)
         assert f"h1: model qwq: {small}/QwQ-32B.partial needs 0.00 GiB" in result["msg"]

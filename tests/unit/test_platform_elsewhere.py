@@ -13,7 +13,7 @@ BY_NAME = {one.name: one for one in ELSEWHERE}
 
 
 @pytest.mark.parametrize(
-    ("name", "says"),
+    ("name", "reason"),
     [
         ("tpu", "vllm/vllm-tpu"),
         ("neuron", "deep-learning containers with the Neuron SDK"),
@@ -21,9 +21,9 @@ BY_NAME = {one.name: one for one in ELSEWHERE}
         ("openvino", "accelerator: cpu"),
     ],
 )
-def test_each_reports_in_one_sentence_why_and_where_it_is_served(name: str, says: str) -> None:
+def test_each_reports_in_one_sentence_why_and_where_it_is_served(name: str, reason: str) -> None:
     one = BY_NAME[name]
-    assert says in one.refused and "not served here" in one.refused
+    assert reason in one.refused and "not served here" in one.refused
     assert not one.refused.endswith(".") and ". " not in one.refused and one.refused.isprintable()
     assert one.access(Host()) is None and not one.devices
     assert one.observe()["modules"] == [] and one.about(Host()) == [f"{one.title} host, which is not served"]

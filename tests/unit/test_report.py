@@ -93,15 +93,13 @@ def test_table_of_all_hosts() -> None:
 
 def test_the_url_is_that_of_the_live_server() -> None:
     """A check shows a server that still listens where an earlier run put it."""
-    live = {"state": "active", "launch": {"command": ["vllm", "serve", "/w", "--host", "0.0.0.0", "--port", "30009"]}}
-    plan = planned(model())
-    for command, url in (
-        (live["launch"], "http://10.0.0.11:30009/v1"),
-        ({"command": ["vllm", "--host", "fd00::1"]}, "http://[fd00::1]:30001/v1"),
+    for live, url in (
+        ({"port": 30009, "launch": {"command": ["vllm", "--host", "0.0.0.0"]}}, "http://10.0.0.11:30009/v1"),
+        ({"port": 30001, "launch": {"command": ["vllm", "--host", "fd00::1"]}}, "http://[fd00::1]:30001/v1"),
         ({}, "http://127.0.0.1:30001/v1"),
     ):
-        units = {"units": {"qwq": {**live, "launch": command}}}
-        known = {"preflight_plan": plan, "gaudi_services": units, "gaudi_host": {"ip": "10.0.0.11"}}
+        units = {"units": {"qwq": {"state": "active", **live}}}
+        known = {"preflight_plan": planned(model()), "gaudi_services": units, "gaudi_host": {"ip": "10.0.0.11"}}
         assert url in endpoint_table({"a": known}, ["a"], check=True)[2]
 
 

@@ -187,9 +187,7 @@ def _listens(live: LiveModel | None, model: Known | None) -> bool:
     """Return whether a model listens where its plan sets it, according to its container's command."""
     if not model or model["state"] == "stopped":
         return not (live and live.active)
-    command = live.command if live else ()
-    host = command[command.index("--host") + 1] if "--host" in command[:-1] else str(model["host"])
-    return live is not None and live.port == model["port"] and host == str(model["host"])
+    return live is not None and live.port == model["port"] and live.host in (None, str(model["host"]))
 
 
 def fleet_address(known: Known) -> str:

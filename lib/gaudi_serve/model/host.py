@@ -174,6 +174,12 @@ class LiveModel:
         return tuple(str(part) for part in self.launch.get("command") or ())
 
     @property
+    def host(self) -> str | None:
+        """Return the address on which its command lets the server listen; None if the command has none."""
+        command = self.command
+        return command[command.index("--host") + 1] if "--host" in command[:-1] else None
+
+    @property
     def launch_profile(self) -> str | None:
         """Return the engine in its launch file; None if an older version of the toolkit wrote it."""
         return self.launch.get("launch_profile")

@@ -37,7 +37,7 @@ from .assembly import assemble
 from .changes import vllm_plan_changes
 from .downtime import Down, downtimes
 from .peers import DISTRIBUTED, Fleet, catalogs_of, tied_models
-from .refusal import once
+from .refusal import without_driver_twice
 from .together import tried_together
 from .tried import parted, tried_name, unknown_entry, with_tried
 
@@ -143,7 +143,7 @@ def _host_plan(name: str, fleet: Fleet, tasks: Sequence[str]) -> tuple[dict[str,
     if lost or "vllm_catalog_dirs" in unsound:
         # Models may use entries that could not be read.
         more = [one for one in more if one.key != "model" or not isinstance(one.value, str)]
-    return host, errors + once(more, told.get("driver_refusal") or [])
+    return host, errors + without_driver_twice(more, told)
 
 
 def _of_inventory(name: str, hostvars: Mapping[str, Known], known: Known, gateways: Sequence[str]) -> Findings:

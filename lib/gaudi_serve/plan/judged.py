@@ -10,7 +10,7 @@ from ..core.errors import Finding
 from ..stages.changes import StageChanges
 from ..stages.registry import BEHIND, PLANNED, STAGES, awaits_driver, plans_models
 from .downtime import pending_lines
-from .refusal import once
+from .refusal import without_driver_twice
 
 Known = Mapping[str, Any]
 
@@ -24,7 +24,8 @@ def reasons(known: Known, stages: Sequence[str], findings: Sequence[Finding], ho
         findings: The findings of the plan of the models.
         host_name: The name of the host in messages.
     """
-    found = [one.message for one in once(findings, known.get("driver_refusal") or [])] if _counts(stages) else []
+    counted = without_driver_twice(findings, known) if _counts(stages) else []
+    found = [one.message for one in counted]
     for stage in STAGES:
         found += known.get(f"{stage}_refusal") or []
     if "preflight_unclear" in known:

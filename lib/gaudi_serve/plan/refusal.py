@@ -57,14 +57,14 @@ def host_findings(
     return findings + _image_findings(plan, images, host_name, host["accelerator"])
 
 
-def once(findings: Sequence[Finding], refused: Sequence[str]) -> list[Finding]:
-    """Return the findings without that of the driver's release, if stage driver refuses the host with its own remedy.
+def without_driver_twice(findings: Sequence[Finding], known: Mapping[str, Any]) -> list[Finding]:
+    """Return the findings, without that of a driver of another release if stage driver refuses it with its own remedy.
 
     Args:
         findings: about a host.
-        refused: the refusals of stage driver.
+        known: The host's variables; uses ``driver_refusal``.
     """
-    return [one for one in findings if one.key != "driver_version" or not refused]
+    return [one for one in findings if one.key != "driver_version" or not known.get("driver_refusal")]
 
 
 def _core_findings(host: Mapping[str, Any], host_name: str) -> list[Finding]:

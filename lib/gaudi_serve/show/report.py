@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from itertools import pairwise
 from typing import Any
 
 from ..core.aliases import value_of
@@ -11,6 +10,7 @@ from ..core.table import model_cell, table
 from ..gateway.objects import Chat, Gateway
 from ..host.smoke import EVERYWHERE
 from ..model.distributed import answers, hosts_of, left_models
+from ..model.host import LiveModel
 from ..monitoring.settings import NAME, Monitoring
 from ..stages.registry import LEFT_ALONE, OBJECTS
 from .notes import open_notes, shared_lines
@@ -72,9 +72,8 @@ def endpoint(model: Mapping[str, Any], unit: Mapping[str, Any], address: str) ->
     """
     if not answers(model):
         return f"at {hosts_of(model)[0]}"
-    command = (unit.get("launch") or {}).get("command") or []
-    live = {key: value for key, value in pairwise(command) if key in ("--host", "--port")}
-    where, port = live.get("--host", model["host"]), live.get("--port", model["port"])
+    live = LiveModel.of(unit)
+    where, port = live.host or model["host"], live.port or model["port"]
     where = address if where in EVERYWHERE else where
     return f"http://[{where}]:{port}/v1" if ":" in where else f"http://{where}:{port}/v1"
 

@@ -261,9 +261,9 @@ def _sent_notes(sent: Known) -> list[str]:
     if not sent:
         return []
     # If the run was interrupted or the BMC did not answer, the settings may have been accepted or not.
-    brings = "applies" if sent.get("accepted") else "may apply"
-    told = f"{brings} what an earlier run sent: {_listed(sent.get('settings') or {})}"
-    return [f"BIOS: the next reboot {told}; set others, or change them in the BMC"]
+    applies = "applies" if sent.get("accepted") else "may apply"
+    settings = f"{applies} what an earlier run sent: {_listed(sent.get('settings') or {})}"
+    return [f"BIOS: the next reboot {settings}; set others, or change them in the BMC"]
 
 
 def _reset(given: Given) -> dict[str, Any]:

@@ -24,8 +24,8 @@ TINY = "tar -c --files-from=/dev/null | docker import - site/there:1"
 
 
 @pytest.fixture
-def giver() -> Any:
-    """The host that gives."""
+def source_host() -> Any:
+    """Return the host from which others fetch images."""
     return testinfra.get_host("docker://mol-image-a")
 
 
@@ -51,56 +51,56 @@ def left_open(host: Any) -> str:
     return found
 
 
-def test_an_upgrade_moves_the_layer_that_has_changed(host: Any, giver: Any, playbook: Any, started: Any) -> None:
+def test_an_upgrade_moves_the_layer_that_has_changed(host: Any, source_host: Any, playbook: Any, started: Any) -> None:
     def take(number: int, *options: str) -> Any:
         images = [{"name": f"site/next:{number}"}]
         return playbook("playbooks/images.yml", *LIMIT, *options, **FROM, vllm_images=images, vllm_models=[])
 
     before = started("small")
     body = "mkdir /tmp/body && head -c 8M /dev/urandom >/tmp/body/file && tar -C /tmp/body -c . | docker import - "
-    giver.check_output(f"{body} site/next:1; rm -r /tmp/body")
+    source_host.check_output(f"{body} site/next:1; rm -r /tmp/body")
     begin = received(host)
     run = take(1, "-vvv")
     assert run.status == 0, run.text
-    assert image_id(host, "site/next:1") == image_id(giver, "site/next:1")
+    assert image_id(host, "site/next:1") == image_id(source_host, "site/next:1")
     assert received(host) - begin > 8_000_000
-    assert left_open(host) == "" and left_open(giver) == ""
+    assert left_open(host) == "" and left_open(source_host) == ""
     assert "PRIVATE KEY" not in run.text
     # The package's own service would be open to everybody.
-    assert giver.run("systemctl is-enabled docker-registry.service").stdout.strip() == "masked"
+    assert source_host.run("systemctl is-enabled docker-registry.service").stdout.strip() == "masked"
     assert take(1).changed_nothing
 
-    giver.check_output("docker create --name changed site/next:1 / && docker cp /etc/hostname changed:/changed")
-    giver.check_output("docker commit changed site/next:2 && docker rm changed")
+    source_host.check_output("docker create --name changed site/next:1 / && docker cp /etc/hostname changed:/changed")
+    source_host.check_output("docker commit changed site/next:2 && docker rm changed")
     checked = take(2, "--check")
     assert checked.status == 0 and "would provide site/next:2 from mol-image-a" in checked.flat, checked.text
     begin = received(host)
     run = take(2)
     assert run.status == 0, run.text
-    assert image_id(host, "site/next:2") == image_id(giver, "site/next:2")
+    assert image_id(host, "site/next:2") == image_id(source_host, "site/next:2")
     assert received(host) - begin < 200_000
-    for one in (host, giver):
+    for one in (host, source_host):
         one.check_output("docker image rm site/next:1 site/next:2")
     assert started("small") == before
 
 
 def test_what_cannot_be_given_is_reported_and_leaves_nothing(
-    host: Any, giver: Any, playbook: Any, started: Any
+    host: Any, source_host: Any, playbook: Any, started: Any
 ) -> None:
     before = started("small")
     wanted: dict[str, Any] = {"vllm_images": [{"name": "127.0.0.1:9/nothing:1"}], "vllm_models": []}
     run = playbook("playbooks/images.yml", *LIMIT, **FROM, **wanted)
     assert run.status != 0 and "127.0.0.1:9" in run.flat and "refused" in run.flat, run.text
-    giver.check_output(TINY)
-    giver.check_output("systemd-run --quiet --unit=foreign python3 -m http.server --bind=0.0.0.0 8874")
+    source_host.check_output(TINY)
+    source_host.check_output("systemd-run --quiet --unit=foreign python3 -m http.server --bind=0.0.0.0 8874")
     try:
         wanted["vllm_images"] = [{"name": "site/there:1"}]
         run = playbook("playbooks/images.yml", *LIMIT, **FROM, **wanted)
     finally:
-        giver.check_output("systemctl stop foreign; docker image rm site/there:1")
+        source_host.check_output("systemctl stop foreign; docker image rm site/there:1")
     assert run.status != 0
     assert "port 8874: Address already in use; see vllm_image_serve_address and vllm_image_serve_port" in run.flat
-    assert left_open(host) == "" and left_open(giver) == ""
+    assert left_open(host) == "" and left_open(source_host) == ""
     assert started("small") == before
 
 
@@ -128,28 +128,28 @@ def module(state: str, **given: Any) -> dict[str, Any]:
     return result
 
 
-def test_who_has_not_the_runs_certificate_gets_nothing(host: Any, giver: Any, playbook: Any) -> None:
-    if giver.run("test -x /usr/bin/docker-registry").failed:
+def test_who_has_not_the_runs_certificate_gets_nothing(host: Any, source_host: Any, playbook: Any) -> None:
+    if source_host.run("test -x /usr/bin/docker-registry").failed:
         wanted: dict[str, Any] = {"vllm_images": [{"name": "site/there:1"}], "vllm_models": []}
-        giver.check_output(TINY)
+        source_host.check_output(TINY)
         assert playbook("playbooks/images.yml", *LIMIT, **FROM, **wanted).status == 0
-    door = module("serving", port=8874, names=[])
-    address = f"https://{door['registry']}/v2/"
+    server = module("serving", port=8874, names=[])
+    address = f"https://{server['registry']}/v2/"
     try:
-        host.check_output("cat >/tmp/authority <<'END'\n" + door["authority"] + "\nEND")
-        stranger = host.run(f"python3 -c %s {address}", ASK)
+        host.check_output("cat >/tmp/authority <<'END'\n" + server["authority"] + "\nEND")
+        unauthorised = host.run(f"python3 -c %s {address}", ASK)
         # Go reports "bad certificate" for none, newer ones "certificate required".
-        assert stranger.failed and re.search("alert (bad certificate|certificate required)", stranger.stderr)
-        assert host.run(f"docker pull {door['registry']}/images:x").failed
-        assert giver.check_output(f"systemctl show --value -p User {door['unit']}") == "docker-registry"
-        assert giver.check_output(f"stat -c '%a %U' {door['key_file']}") == "600 root"
+        assert unauthorised.failed and re.search("alert (bad certificate|certificate required)", unauthorised.stderr)
+        assert host.run(f"docker pull {server['registry']}/images:x").failed
+        assert source_host.check_output(f"systemctl show --value -p User {server['unit']}") == "docker-registry"
+        assert source_host.check_output(f"stat -c '%a %U' {server['key_file']}") == "600 root"
         # No file has the server's key any more, and no process list shows it.
-        assert giver.run(
+        assert source_host.run(
             "grep -rls 'PRIVATE KEY' /run/gaudi-serve /etc/docker /var/lib/gaudi-serve"
-        ).stdout.split() == [door["key_file"]]
+        ).stdout.split() == [server["key_file"]]
     finally:
-        module("stopped", unit=door["unit"])
-    assert left_open(giver) == ""
+        module("stopped", unit=server["unit"])
+    assert left_open(source_host) == ""
 
 
 # A registry of the distribution's that asks for a login; the password is of this test alone.
@@ -168,31 +168,31 @@ for name, more in (("open", ""), ("asks", asks)):
 
 
 @pytest.fixture
-def private(giver: Any) -> Any:
+def private(source_host: Any) -> Any:
     """A registry with one image, on the host that gives, of which only who logs in gets anything."""
 
     def serve(kind: str) -> None:
-        giver.run("systemctl stop private-registry.service; systemctl reset-failed private-registry.service")
+        source_host.run("systemctl stop private-registry.service; systemctl reset-failed private-registry.service")
         unit = "systemd-run --quiet --unit=private-registry --property=RuntimeMaxSec=300"
-        giver.check_output(f"{unit} docker-registry serve /run/private/{kind}.yml")
-        giver.check_output("timeout 20 sh -c 'until ss -Hltn | grep -q :5055; do sleep 0.1; done'")
+        source_host.check_output(f"{unit} docker-registry serve /run/private/{kind}.yml")
+        source_host.check_output("timeout 20 sh -c 'until ss -Hltn | grep -q :5055; do sleep 0.1; done'")
 
     # As the toolkit provides it, whose own service would be open to everybody.
-    giver.check_output("systemctl mask docker-registry.service")
+    source_host.check_output("systemctl mask docker-registry.service")
     install = "apt-get install --yes --no-install-recommends docker-registry"
-    giver.check_output(f"command -v docker-registry || {{ apt-get update && {install}; }}")
-    giver.check_output("python3 -c %s %s", PRIVATE, LOGIN["password"])
+    source_host.check_output(f"command -v docker-registry || {{ apt-get update && {install}; }}")
+    source_host.check_output("python3 -c %s %s", PRIVATE, LOGIN["password"])
     serve("open")
     name = "127.0.0.1:5055/site/private:1"
-    giver.check_output(TINY.replace("site/there:1", name))
-    giver.check_output(f"docker push {name} && docker image rm {name}")
+    source_host.check_output(TINY.replace("site/there:1", name))
+    source_host.check_output(f"docker push {name} && docker image rm {name}")
     serve("asks")
     yield name
-    giver.run(f"systemctl stop private-registry; docker image rm {name}; rm -r /run/private")
+    source_host.run(f"systemctl stop private-registry; docker image rm {name}; rm -r /run/private")
 
 
 @pytest.mark.on("mol-image-a")
-def test_an_image_of_a_registry_that_asks_for_a_login(giver: Any, playbook: Any, private: str) -> None:
+def test_an_image_of_a_registry_that_asks_for_a_login(source_host: Any, playbook: Any, private: str) -> None:
     def images(**more: Any) -> Any:
         wish = {"vllm_images": [{"name": private}], "vllm_models": [], **more}
         return playbook("playbooks/images.yml", "--limit=mol-image-a", "-vvv", "--diff", **wish)
@@ -201,9 +201,9 @@ def test_an_image_of_a_registry_that_asks_for_a_login(giver: Any, playbook: Any,
     assert refused.status == 2 and f"image {private}: could not be pulled: " in refused.flat, refused.text
     run = images(vllm_image_registries={"127.0.0.1:5055": LOGIN})
     assert run.status == 0, run.text
-    assert giver.run(f"docker image inspect {private}").succeeded
+    assert source_host.run(f"docker image inspect {private}").succeeded
     assert LOGIN["password"] not in run.text
     # As docker login would keep it, it is no plain text.
     encoded = base64.b64encode(f"{LOGIN['username']}:{LOGIN['password']}".encode()).decode()
     kept = f"grep -rlF -e {LOGIN['password']} -e {encoded} /root /etc /var/lib/gaudi-serve /run --exclude-dir=private"
-    assert giver.run(kept).stdout == ""
+    assert source_host.run(kept).stdout == ""
