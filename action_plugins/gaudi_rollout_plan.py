@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections import ChainMap
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ if LIB not in sys.path:
 
 from gaudi_serve.core.errors import InputError  # noqa: E402
 from gaudi_serve.rollout.approved import rollout_due, rollout_unapproved  # noqa: E402
-from gaudi_serve.rollout.waves import rollout_plan  # noqa: E402
+from gaudi_serve.rollout.waves import PREFIX, rollout_plan  # noqa: E402
 
 
 class ActionModule(ActionBase):  # type: ignore[misc]  # ansible-core has no type information
@@ -33,7 +34,9 @@ class ActionModule(ActionBase):  # type: ignore[misc]  # ansible-core has no typ
         result: dict[str, Any] = super().run(tmp, task_vars)
         variables = task_vars or {}
         hostvars, hosts = variables["hostvars"], list(variables["ansible_play_hosts"])
-        known = hostvars[variables["inventory_hostname"]]
+        # hostvars has no variables of the play, which a playbook that imports this one may set.
+        told = {name: self._templar.template(value) for name, value in variables.items() if name.startswith(PREFIX)}
+        known = ChainMap(told, hostvars[variables["inventory_hostname"]])
         try:
             plan = rollout_plan(hostvars, hosts, known)
             due, unapproved = rollout_due(hostvars, hosts), rollout_unapproved(hostvars, hosts, known)

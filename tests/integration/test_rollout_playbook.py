@@ -211,6 +211,19 @@ def test_a_rollout_that_begins_no_wave_or_stops_after_the_canary_warns_of_nothin
     assert status == 0 and "no host has pending changes" in text and "[WARNING]" not in text, text
 
 
+def test_variables_of_a_playbook_that_imports_the_rollout_are_read(hosts: Hosts) -> None:
+    own = hosts.folder / "own.yml"
+    asked = {"rollout_serial": "{{ together }}", "rollout_canary": "h03"}
+    own.write_text(json.dumps([{"import_playbook": str(ROOT / ROLLOUT), "vars": asked}]), encoding="utf-8")
+    status, text = hosts.run(str(own), "--check", "-e", "together=1")
+    assert status == 0 and "4 hosts in 4 waves" in text and "h03: would change in wave 1" in text, text
+    status, text = hosts.run(str(own), "--check", "-e", "together=0")
+    wrong = "rollout_serial: '0' is neither a number of hosts nor a percentage, such as 20%"
+    assert status == 3 and wrong in text, text
+    status, text = hosts.run(str(own), "--check")
+    assert status == 2 and "'together' is undefined" in text, text
+
+
 OTHER = {"id": "b", "who": "ann on adm2 (site.yml, process 7)", "controller": "there", "pid": 7, "held": True}
 OTHER |= {"stage": "models", "clock": "2026-11-25 10:00:00"}
 HELD = "ann on adm2 (site.yml, process 7) has locked this host since 2026-11-25 10:00:00 (models)"

@@ -29,6 +29,7 @@ DRAIN_S = 600
 RECONNECT_S = 300
 PERCENT = re.compile(r"(\d{1,3})%", re.ASCII)
 # The variables of a rollout.
+PREFIX = "rollout_"
 SETTINGS = (
     *("rollout_canary", "rollout_serial", "rollout_tolerance", "rollout_drain_timeout", "rollout_approved"),
     *("rollout_downtime_allowed", "rollout_drain_command", "rollout_ready_command", "rollout_reconnect_timeout"),
@@ -92,7 +93,7 @@ def read_settings(variables: Known, hosts: Sequence[str]) -> Settings:
         InputError: A value is invalid, or a name that begins with ``rollout_`` is unknown.
     """
     for name in variables:
-        if str(name).startswith("rollout_") and name not in (*SETTINGS, *SAID):
+        if str(name).startswith(PREFIX) and name not in (*SETTINGS, *SAID):
             raise refusal("", readable(name), None, f"is not a variable of a rollout{near(name, SETTINGS, 1)}")
     # A survey sets an empty text for an unanswered question.
     given = {name: None if variables.get(name) == "" else variables.get(name) for name in SETTINGS}
