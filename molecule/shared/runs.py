@@ -7,6 +7,8 @@ import time
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+BUSY = 3
+
 
 class Run(NamedTuple):
     """What an ansible-playbook run gave."""
@@ -33,8 +35,14 @@ def host_name(host: Any) -> str:
 
 
 def eventually(condition: Callable[[], bool], seconds: float = 60, pause: float = 1) -> bool:
-    """Look again and again until the condition holds or the time (in seconds) is over."""
-    deadline = time.monotonic() + seconds
+    """Look again and again until the condition holds or the time is over.
+
+    Args:
+        condition: What to wait for.
+        seconds: The time that it takes on a quiet machine, at most. Beside others it takes up to ``BUSY`` times that.
+        pause: Seconds between two looks.
+    """
+    deadline = time.monotonic() + seconds * BUSY
     while not condition():
         if time.monotonic() > deadline:
             return False

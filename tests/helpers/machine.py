@@ -30,7 +30,7 @@ LIFETIME_S = 4 * 3600  # of one QEMU process: longer than all tests
 BOOT_S = 900
 PLAY_S = 3600
 EMULATED = "tcg,thread=multi"
-KVM_BOOT_S = 30  # until the kernel's first output; with KVM this takes three seconds
+KVM_BOOT_S = 10  # until the kernel's first output; with KVM this takes three seconds
 DIES_WITH_PARENT = 1  # PR_SET_PDEATHSIG
 MODEL, WEIGHTS, PORT, PAGES = "small", "/data/models/small", 8000, 128
 
