@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from gaudi_serve.core.aliases import ALIASES
-from gaudi_serve.inventory.variables import HANDED, KNOWN, PREFIXES
+from gaudi_serve.inventory.variables import HANDED, INPUTS, KNOWN, PREFIXES
 from gaudi_serve.model.vllm_options import OPTION_NAMES
 
 from . import mappings, models, variables
@@ -17,6 +17,9 @@ from .entries import Entry
 DRAFT = "https://json-schema.org/draft/2020-12/schema"
 TEMPLATE = {"type": "string", "pattern": r"\{\{"}
 BELOW = re.compile(r"(\.[A-Z]+|\[\])*$")  # the names and list entries at the end of a path
+# What the reference has as the default of a key that is required under a condition.
+WITHOUT = re.compile(r"required without `\w+`( and `\w+`)*")
+FOR = re.compile(r"required for `\w+`( and `\w+`)*")
 LINK = re.compile(r"\[([^\]]+)\]\([^)]+\)")
 KINDS: dict[str, Any] = {
     "int": {"type": "integer"},
@@ -50,11 +53,30 @@ def of_kind(kind: str, choices: tuple[str, ...]) -> dict[str, Any]:
 def of_mapping(path: str) -> dict[str, Any]:
     """Return the schema of a mapping by the path of its value; its keys may be in a mapping by name, or in a list."""
     known = {one.name: of(one, mappings.of_key(path, one.name)) for one in mappings.entries(path)}
-    found: dict[str, Any] = {"type": "object", "properties": known, "additionalProperties": False}
+    found = {"type": "object", "properties": known, "additionalProperties": False, **required_keys(path)}
     for part in reversed(re.findall(r"\.[A-Z]+|\[\]", path[len(BELOW.sub("", path)) :])):
         inner = {"anyOf": [found, TEMPLATE]}
         found = {"type": "array", "items": inner} if part == "[]" else {"type": "object", "additionalProperties": inner}
     return found
+
+
+def required_keys(path: str) -> dict[str, Any]:
+    """Return the part of a mapping's schema that has its required keys: always, without others, or for some choices."""
+    found = mappings.entries(path)
+    rules = []
+    for one in found:
+        names = re.findall(r"`(\w+)`", one.default)
+        if WITHOUT.fullmatch(one.default):
+            rules.append({"anyOf": [{"required": part} for part in sorted([[one.name], names])]})
+        elif FOR.fullmatch(one.default):
+            chosen = next(other for other in found if {*names} <= {*other.choices})
+            condition: dict[str, Any] = {"properties": {chosen.name: {"enum": names}}}
+            if chosen.default not in names:
+                condition["required"] = [chosen.name]
+            rules.append({"if": condition, "then": {"required": [one.name]}})
+    always = [one.name for one in found if one.default == "required"]
+    unique = [rule for place, rule in enumerate(rules) if rule not in rules[:place]]
+    return {name: value for name, value in (("required", always), ("allOf", unique)) if value}
 
 
 def of(entry: Entry, path: str = "") -> dict[str, Any]:
@@ -77,6 +99,10 @@ def inventory_variables() -> dict[str, Any]:
     """Return the schema of variables of hosts and groups."""
     entries = variables.own() + [one for found in variables.of_roles().values() for one in found]
     properties = {one.name: of(one, mappings.value_of(one.name)) for one in entries}
+    for name in properties.keys() & INPUTS.keys():
+        kind = properties[name]["anyOf"][0]
+        if "required" in kind and INPUTS[name].good({}):  # an empty mapping means none
+            properties[name]["anyOf"].append({"type": "object", "maxProperties": 0})
     models_of = {"anyOf": [{"type": "array", "items": {"$ref": "#/$defs/model"}}, TEMPLATE, {"type": "null"}]}
     for name in ("vllm_models", "vllm_distributed_models"):
         properties[name] = {"description": properties[name]["description"], **models_of}

@@ -68,15 +68,15 @@ def root_of(path: str) -> str:
     return path.partition(".")[0].partition("[")[0]
 
 
-def complete(path: str, keys: dict[str, Any]) -> Any:
-    """Return the smallest valid value of a variable that has these keys in the mapping of a path."""
+def complete(path: str, keys: dict[str, Any], missing: str = "") -> Any:
+    """Return the smallest valid value of a variable that has keys in the mapping of a path, and lacks one."""
     data, given = mappings.DATA[path], next(iter(keys))
-    required = {
-        one.name: yaml.safe_load(one.example)
-        for one in mappings.entries(path)
-        if one.default == "required" or (one.default.startswith("required for") and "beside" not in data[one.name])
-    }
-    value: Any = {**required, **data[given].get("beside", {}), **keys}
+    value: Any = {**data[given].get("beside", {}), **keys}
+    for one in mappings.entries(path):
+        others = {*re.findall(r"`(\w+)`", one.default)} if one.default.startswith("required without") else set()
+        needed = one.default.startswith("required") and "beside" not in data[one.name] and not others & {*value}
+        value = {**({one.name: yaml.safe_load(str(one.example))} if needed else {}), **value}
+    value.pop(missing, None)
     while path.endswith("[]") or path.rpartition(".")[2].isupper():
         outer, _, name = path.rpartition(".") if not path.endswith("[]") else (path[:-2], "", "")
         path, value = outer, {name.lower(): value} if name else [value]
@@ -145,6 +145,22 @@ def test_the_code_refuses_every_other_key_of_a_mapping(path: str) -> None:
     value = complete(path, {first.name: yaml.safe_load(first.example), "no_such_key": 1})
     assert checked(root, value) != ""
     assert root in NO_VARIABLES or complaints("variables", in_variables(root, value))
+
+
+REQUIRED = [
+    (path, one.name) for path in mappings.DATA for one in mappings.entries(path) if one.default.startswith("required")
+]
+
+
+@pytest.mark.parametrize(("path", "name"), REQUIRED)
+def test_the_code_and_the_schemas_refuse_a_mapping_without_a_required_key(path: str, name: str) -> None:
+    root = root_of(path)
+    example = next(yaml.safe_load(str(one.example)) for one in mappings.entries(path) if one.name == name)
+    value = complete(path, {name: example}, missing=name)
+    # An empty value may mean none.
+    refused = checked(root, value) != ""
+    assert refused or value == {}
+    assert root in NO_VARIABLES or bool(complaints("variables", in_variables(root, value))) == refused
 
 
 @pytest.mark.parametrize("path", mappings.DATA)
