@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import tempfile
 from pathlib import Path
 from typing import NamedTuple
@@ -24,6 +25,8 @@ class Release(NamedTuple):
 
 DEBIAN_12 = Release("debian:12", CODENAME, ("python3", "ca-certificates"))
 DEBIAN_13 = Release("debian:13", "trixie", ("python3-venv", "ca-certificates", "openssl", "procps", "openssh-client"))
+# GAUDI_SERVE_DEBIAN=13 makes all hosts of the scenarios from the newer release.
+HOSTS = DEBIAN_13 if os.environ.get("GAUDI_SERVE_DEBIAN") == "13" else DEBIAN_12
 
 
 def key(release: Release = DEBIAN_12) -> str:

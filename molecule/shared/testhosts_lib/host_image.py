@@ -7,7 +7,7 @@ import tempfile
 from pathlib import Path
 
 from . import base_image
-from .base_image import DEBIAN_12, DEBIAN_13, Release
+from .base_image import DEBIAN_12, DEBIAN_13, HOSTS, Release
 from .common import KEY_LABEL, SHARED, digest, run, step, succeeds
 
 REPOSITORY = "gaudi-serve/testhost"
@@ -20,12 +20,12 @@ STANDINS = [*(SHARED / "standins" / name for name in ("hl-smi", *QUAL, *RUNTIME,
 ENGINES = {DEBIAN_12: "docker.io", DEBIAN_13: "docker.io docker-cli"}
 
 
-def key(release: Release = DEBIAN_12) -> str:
+def key(release: Release = HOSTS) -> str:
     """Return the key of the host image."""
     return digest(base_image.key(release), ENGINES[release], FILES, *STANDINS)
 
 
-def ensure(release: Release = DEBIAN_12) -> str:
+def ensure(release: Release = HOSTS) -> str:
     """Return the tag of the host image, made where it is missing."""
     tag = f"{REPOSITORY}:{key(release)}"
     if succeeds("docker", "image", "inspect", tag):

@@ -16,7 +16,7 @@ from . import host_image, standin_image
 from .common import KEY_LABEL, REPOSITORY, SHARED, HostError, digest, remove_superseded, run, step, succeeds
 from .standin_image import archives
 
-NAME = "gaudi-serve/testhost-provisioned"
+NAME = f"gaudi-serve/testhost-provisioned-{host_image.HOSTS.codename}"
 HOST = "mol-provision"
 FOLDER = SHARED / "provision"
 STORE = "/var/lib/docker"
@@ -40,7 +40,7 @@ def tag() -> str:
 
 def archive() -> Path:
     """Return where the archive of what the engine keeps is or will be."""
-    return archives() / f"engine-{key()}.tar"
+    return archives() / f"engine-{host_image.HOSTS.codename}-{key()}.tar"
 
 
 def made() -> bool:
@@ -62,7 +62,7 @@ def ensure() -> None:
     for name in old:
         if name != tag():
             succeeds("docker", "rmi", name)  # one that hosts still run from stays
-    remove_superseded("images/engine-*.tar", archive())
+    remove_superseded(f"images/engine-{host_image.HOSTS.codename}-*.tar", archive())
 
 
 def provision() -> None:
