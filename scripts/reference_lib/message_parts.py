@@ -8,6 +8,8 @@ import re
 # A constant text, or a name of what differs as a tuple of one.
 Parts = list[str | tuple[str]]
 UNKNOWN = "..."
+# Methods of a text; the text has the better name.
+OF_TEXTS = frozenset({"strip", "rstrip", "split", "splitlines", "lower", "upper", "decode"})
 
 
 def concatenated(node: ast.AST) -> bool:
@@ -58,6 +60,8 @@ def name_of(node: ast.AST) -> str:
             else name_of(node.value)
         )
     if isinstance(node, ast.Call):
+        if isinstance(node.func, ast.Attribute) and node.func.attr in OF_TEXTS:
+            return name_of(node.func.value)
         return name_of(node.args[0]) if node.args else name_of(node.func)
     if isinstance(node, (ast.GeneratorExp, ast.ListComp)):
         return name_of(node.generators[0].iter)
