@@ -60,12 +60,17 @@ def name_of(node: ast.AST) -> str:
             else name_of(node.value)
         )
     if isinstance(node, ast.Call):
-        if isinstance(node.func, ast.Attribute) and node.func.attr in OF_TEXTS:
-            return name_of(node.func.value)
-        return name_of(node.args[0]) if node.args else name_of(node.func)
+        return name_of(subject_of(node))
     if isinstance(node, (ast.GeneratorExp, ast.ListComp)):
         return name_of(node.generators[0].iter)
     return UNKNOWN
+
+
+def subject_of(call: ast.Call) -> ast.AST:
+    """Return what a call is about: the text of a method of texts, the first argument, or the function."""
+    if isinstance(call.func, ast.Attribute) and call.func.attr in OF_TEXTS:
+        return call.func.value
+    return call.args[0] if call.args else call.func
 
 
 def template_of(parts: Parts) -> str:
