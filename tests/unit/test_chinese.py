@@ -1,4 +1,4 @@
-"""The Chinese pages have what the English ones have: the same headings, commands, keys and tables."""
+"""The Chinese pages have what the English ones have: the same headings, commands, keys, tables and messages."""
 
 from __future__ import annotations
 
@@ -42,12 +42,18 @@ def rows(text: str) -> list[tuple[int, list[str]]]:
     return found
 
 
+def messages(text: str) -> list[str]:
+    """Return the messages of the toolkit that a page quotes, each on a line of its own."""
+    return re.findall(r"^`([^`]+)`$", FENCE.sub("", text), re.M)
+
+
 @pytest.mark.parametrize(("english", "chinese"), PAIRS, ids=[english for english, _ in PAIRS])
 def test_a_chinese_page_has_what_the_english_one_has(english: str, chinese: str) -> None:
     here, there = read(english), read(chinese)
     assert headings(here) == headings(there)
     assert blocks(here) == blocks(there)
     assert rows(here) == rows(there)
+    assert messages(here) == messages(there)
 
 
 def test_a_difference_is_seen() -> None:
@@ -56,3 +62,4 @@ def test_a_difference_is_seen() -> None:
     assert blocks(page) != blocks(page.replace("ls", "ls -l"))
     assert rows(page) != rows(page.replace("`x`", "`z`"))
     assert headings(page) != headings("#" + page)
+    assert messages("a\n\n`...: is empty`\n") == ["...: is empty"]

@@ -128,7 +128,8 @@ def test_a_package_of_which_only_the_settings_are_left_is_none(monkeypatch: pyte
         ({"version": "1.22.0-1"}, "g: driver_version 1.22.0-1: does not belong to driver_release 1.21.3"),
         (
             {"release": "1.23.0"},
-            "g: apt knows no habanalabs-dkms of release 1.23.0; it knows 1.22.0-100, 1.21.3-57, 1.21.3-9",
+            "g: apt knows no habanalabs-dkms of release 1.23.0; it knows 1.22.0-100, 1.21.3-57, 1.21.3-9; set "
+            "driver_repository to a package source that has it, and driver_version to its full version",
         ),
     ],
 )

@@ -59,7 +59,10 @@ def driver_refusal(
         ]
     if changes["install"] and not changes["version"]:
         known = ", ".join(driver["available"]) or "none"
-        return [f"{host_name}: apt knows no {DKMS} of release {release}; it knows {known}"]
+        return [
+            f"{host_name}: apt knows no {DKMS} of release {release}; it knows {known}; set driver_repository to a "
+            "package source that has it, and driver_version to its full version"
+        ]
     return _upgrade_refusal(driver, host, host_name, changes, packages, upgrade_allowed)
 
 
