@@ -98,7 +98,7 @@ class Folder:
             **{"process_isolation": True, "process_isolation_executable": "docker", "container_image": self.image},
             "container_volume_mounts": [f"{ROOT}:/runner/project:ro"],
             "container_options": [f"--user={user}:0", "--network=none"],
-            **{"envvars": ENVIRONMENT, "ident": IDENT, "timeout": 120},
+            **{"envvars": ENVIRONMENT, "ident": IDENT, "timeout": 600},
         }
 
     def run(self, playbook: str, given: dict[str, Any]) -> Any:
@@ -207,7 +207,7 @@ def test_the_command_of_the_page_runs_as_it_stands(
         command = [engine if word == "podman" else word for word in command if word != "--container-option=--user=root"]
     environment = {**os.environ, "PATH": f"{programs}:{os.environ['PATH']}", "HOME": str(folder.place)}
     options: dict[str, Any] = {"env": environment, "cwd": folder.place, "capture_output": True, "text": True}
-    ended = subprocess.run([*as_user(folder.place), *command], timeout=120, check=False, **options)
+    ended = subprocess.run([*as_user(folder.place), *command], timeout=600, check=False, **options)
     assert ended.returncode == 0, ended.stdout + ended.stderr
     assert "h01" in ended.stdout and "awx_display" not in ended.stdout
     assert ("Identity added" in ended.stdout) is key, ended.stdout
