@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-BUSY = 3
+BUSY = 3  # how many times slower than alone a test may be beside others
 
 
 class Run(NamedTuple):

@@ -28,7 +28,7 @@ TOLERANCE = 0.8
 DRAIN_S = 600
 RECONNECT_S = 300
 PERCENT = re.compile(r"(\d{1,3})%", re.ASCII)
-# The variables of a rollout.
+# The variables of a rollout, and how their names begin.
 PREFIX = "rollout_"
 SETTINGS = (
     *("rollout_canary", "rollout_serial", "rollout_tolerance", "rollout_drain_timeout", "rollout_approved"),
