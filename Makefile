@@ -36,7 +36,7 @@ test: deps ## Everything: lint, unit tests, a virtual machine, molecule scenario
 test-long: deps ## The long cycles: a run cut off at every stage in a virtual machine, and all faults (two hours)
 	@$(RUN) GAUDI_SERVE_LONG=1 scripts/test long
 
-lint: ## ansible-lint, yamllint, ruff, mypy; the test hosts' playbooks are linted by make test
+lint: ## ansible-lint, yamllint, ruff, mypy; the test hosts' playbooks are linted by make test-long
 	@$(RUN) scripts/test lint
 
 unit: ## Tests of filters, modules and stand-ins

@@ -58,13 +58,42 @@ def untouched(machine: Machine) -> None:
         assert [word for word in words if word in OWN] == OWN
 
 
+def arguments_in_force(machine: Machine) -> None:
+    """The machine has been started with the arguments, each once, beside its owner's, and has the values."""
+    for words in (cmdline(machine), menu(machine)):
+        assert [word for word in words if word.partition("=")[0] in {arg.partition("=")[0] for arg in TUNED}] == TUNED
+        assert [word for word in words if word in OWN] == OWN
+        assert "lost.on.purpose=1" not in words  # the cloud image's doing, not the toolkit's
+    assert machine.root("find /boot/grub -name 'grub.cfg.new'") == ""
+    assert values(machine) == ["0", str(PAGES)]
+
+
+def test_a_run_restarts_the_machine_and_the_next_changes_nothing(machine: Machine) -> None:
+    # Only what a boot itself sets shall count.
+    machine.root("sysctl -q kernel.numa_balancing=1")
+    before = boots(machine)
+    run = machine.play("playbooks/host.yml", **REBOOTS)
+    assert run.status == 0, run.text
+    # The boot has set the values: no task did after it.
+    assert "Sysctl | Load the file" not in run.text.partition("Reboot | Reboot the host")[2]
+    assert boots(machine) == before + 1
+    arguments_in_force(machine)
+    run = machine.play("playbooks/host.yml", **REBOOTS)
+    assert run.changed_nothing, run.text
+    assert boots(machine) == before + 1
+
+
+@pytest.mark.long
 def test_a_power_cut_in_update_grub_leaves_the_menu_that_was_there(machine: Machine) -> None:
+    # As the test before it may have left it: the cut is the boot that counts.
+    untuned(machine)
     stage = dataclasses.replace(STAGES["update-grub"], playbook="site.yml", extra=BARE)
     slow_grub(machine)
     cut_off(machine, stage, "power")
     untouched(machine)
 
 
+@pytest.mark.long
 def test_the_next_run_restarts_the_machine_and_is_completed_although_the_power_is_cut_in_apt(machine: Machine) -> None:
     # Only what a boot itself sets shall count.
     machine.root("sysctl -q kernel.numa_balancing=1")
@@ -76,17 +105,13 @@ def test_the_next_run_restarts_the_machine_and_is_completed_although_the_power_i
     assert boots(machine) == before + 2  # one by the run, one by the cut
     # The boot has set the values: no task did after it.
     assert "Sysctl | Load the file" not in text.partition("Reboot | Reboot the host")[2]
-    for words in (cmdline(machine), menu(machine)):
-        assert [word for word in words if word.partition("=")[0] in {arg.partition("=")[0] for arg in TUNED}] == TUNED
-        assert [word for word in words if word in OWN] == OWN
-        assert "lost.on.purpose=1" not in words  # the cloud image's doing, not the toolkit's
-    assert machine.root("find /boot/grub -name 'grub.cfg.new'") == ""
-    assert values(machine) == ["0", str(PAGES)]
+    arguments_in_force(machine)
     run = machine.play(stage.playbook, **stage.extra)
     assert run.status == 0, run.text
     stage.holds(machine)
 
 
+@pytest.mark.long
 def test_second_run_of_everything_changes_nothing_and_does_not_reboot(machine: Machine) -> None:
     boot = machine.boot_id()
     run = machine.play("site.yml", **BARE)

@@ -167,6 +167,7 @@ def benchmarked(playbook: Any, folder: Path, **more: Any) -> Any:
 
 
 @pytest.mark.on("mol-cpu")
+@pytest.mark.long
 def test_real_vllm_is_benchmarked_and_a_fifth_less_is_found(
     host: Any, playbook: Any, slowed: Any, tmp_path: Path
 ) -> None:

@@ -143,19 +143,28 @@ def test_supervisors_that_are_killed_and_an_engine_that_restarts_cost_no_request
     assert load and {one.status for one in load} == {"200"}
 
 
-@pytest.mark.on(A)
-def test_a_part_that_dies_takes_all_parts_with_it_and_no_other_model(host: Any) -> None:
-    before = {model: starts(model) for model in PORTS}
-    # One by its worker, one by its head.
-    inside(B, "docker kill vllm-split")
-    # Ray itself, on the head: its global control store.
-    assert inside(B, "pkill --signal KILL gcs_server && echo killed") == "killed"
-    assert eventually(lambda: asked("split", 5).status != "200", SEEN_S)
-    assert eventually(lambda: all(starts(model)[0] != before[model][0] for model in ("split", "rayed")), START_S)
+def begins_anew(model: str, kill: str) -> None:
+    """Kill a part of a model on the second host, and see that all its parts start again, and no other model's."""
+    before = {one: starts(one) for one in PORTS}
+    assert inside(B, f"{kill} >/dev/null && echo killed") == "killed"
+    assert eventually(lambda: asked(model, 5).status != "200", SEEN_S)
+    assert eventually(lambda: starts(model)[0] != before[model][0], START_S)
     assert not all_serve()
-    assert starts("copies") == before["copies"]
+    assert {one for one in PORTS if starts(one) != before[one]} == {model}
+
+
+@pytest.mark.on(A)
+def test_a_worker_that_dies_takes_all_parts_with_it_and_no_other_model(host: Any) -> None:
+    begins_anew("split", "docker kill vllm-split")
     # With the head's own end before it, where the head's server noticed it first.
     assert logged(A, "split", f"{B}: the server ended with status 137")
+
+
+@pytest.mark.on(A)
+@pytest.mark.long
+def test_a_ray_that_dies_takes_all_parts_with_it_and_no_other_model(host: Any) -> None:
+    # On the head: its global control store.
+    begins_anew("rayed", "pkill --signal KILL gcs_server")
     assert logged(A, "rayed", f"gaudi-serve: {B} stops this start: the server ended with status 1")
 
 

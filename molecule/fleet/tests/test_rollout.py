@@ -100,6 +100,7 @@ def goes_back(playbook: Any, address: str, requested: dict[str, Any], said: str)
 
 
 @GATEWAY
+@pytest.mark.long
 def test_a_canary_that_does_not_come_up_goes_back(playbook: Any, address: str) -> None:
     goes_back(playbook, address, {"STANDIN_FAULT": "crash_at_start"}, "Engine core initialization failed")
 
@@ -171,8 +172,8 @@ def test_a_rollout_that_is_killed_anywhere_goes_on(playbook: Any, address: str) 
     def proven() -> bool:
         return sequences("mol-fleet-a") == "24" and not kept()
 
-    # In the middle of a change, and between two hosts; every other moment is for the long run.
-    moments: list[Callable[[], bool]] = [restarts, lambda: drained("mol-fleet-b")]
+    # In the middle of a change; every other moment is for the long run.
+    moments: list[Callable[[], bool]] = [restarts]
     if os.environ.get("GAUDI_SERVE_LONG"):
         first = [lambda: drained("mol-fleet-a"), kept]
         moments = [*first, restarts, lambda: proving("mol-fleet-a"), proven, lambda: drained("mol-fleet-b")]

@@ -164,6 +164,7 @@ def test_user_setting_wins_and_is_taken_back(host: Any, playbook: Any) -> None:
     assert playbook("playbooks/host.yml", host_tuning_kernel_args=[]).changed_nothing
 
 
+@pytest.mark.long
 def test_cap_of_hugepages_is_reported(playbook: Any) -> None:
     wish = {"host_tuning_hugepages": 10**9, "host_tuning_hugepages_max_fraction": 0.001}
     first, second = (playbook("playbooks/host.yml", "-v", **wish) for _ in range(2))
@@ -194,6 +195,7 @@ def test_conflict_is_refused_when_nothing_may_be_taken_over(host: Any, playbook:
     assert "changed=0" in run.text
 
 
+@pytest.mark.long
 def test_line_behind_a_link_is_taken_over_in_its_own_file(host: Any, playbook: Any) -> None:
     host.check_output("printf 'vm/nr_hugepages = 7\\r\\n' > /root/theirs.conf")
     host.check_output("ln -s /root/theirs.conf /etc/sysctl.d/60-mine.conf")

@@ -93,6 +93,7 @@ def test_a_file_that_was_changed_and_another_signature_are_refused(host: Any, si
 
 
 @pytest.mark.on(A)
+@pytest.mark.long
 def test_hosts_forget_the_mirror_where_internet_has_come(host: Any, site: Site) -> None:
     run = site("playbooks/offline.yml", "--limit", A, gaudi_offline=False)
     assert run.status == 0, run.text

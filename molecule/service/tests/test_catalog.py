@@ -7,13 +7,15 @@ from typing import Any
 
 import pytest
 
-# What fits on eight cards together, in turns.
+# What fits on eight cards together, in turns. In make test: all kinds of input, and one model on all cards.
 TURNS = [
+    ["qwen2-vl-7b-instruct", "qwen2-audio-7b-instruct", "qwen2.5-vl-7b-instruct", "qwen2.5-omni-7b"],
+    ["deepseek-r1-0528"],
+]
+TURNS_LONG = [
     ["qwen2-72b-instruct", "deepseek-r1-distill-llama-70b"],
     ["qwq-32b", "qwen3-8b", "deepseek-r1-distill-qwen-32b", "deepseek-r1-distill-llama-8b", "qwen2.5-7b-instruct"],
-    ["qwen2-vl-7b-instruct", "qwen2-audio-7b-instruct", "qwen2.5-vl-7b-instruct", "qwen2.5-omni-7b"],
     ["qwq-32b-reduced-warmup"],
-    ["deepseek-r1-0528"],
     ["deepseek-r1"],
     ["qwen3-coder-480b-a35b-instruct-fp8"],
 ]
@@ -34,7 +36,11 @@ def wishes(entries: list[str]) -> list[dict[str, Any]]:
 
 
 @pytest.mark.anyhow
-@pytest.mark.parametrize("entries", TURNS, ids=lambda entries: entries[0])
+@pytest.mark.parametrize(
+    "entries",
+    [*TURNS, *(pytest.param(entries, marks=pytest.mark.long) for entries in TURNS_LONG)],
+    ids=lambda entries: entries[0],
+)
 def test_models_of_the_manual_start_and_answer(host: Any, playbook: Any, unit: Any, entries: list[str]) -> None:
     run = playbook("playbooks/models.yml", vllm_models=wishes(entries), vllm_secrets={})
     assert run.status == 0, run.text

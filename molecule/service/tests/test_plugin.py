@@ -174,7 +174,10 @@ def test_a_slow_warm_up_is_reported_while_it_goes_on(playbook: Any, unit: Any, c
 @pytest.mark.anyhow
 @pytest.mark.parametrize(
     "entries",
-    [["deepseek-r1-0528"], ["qwen2-72b-instruct", "qwen2.5-vl-7b-instruct", "qwen2-audio-7b-instruct"]],
+    [
+        pytest.param(["deepseek-r1-0528"], marks=pytest.mark.long),
+        ["qwen2-72b-instruct", "qwen2.5-vl-7b-instruct", "qwen2-audio-7b-instruct"],
+    ],
     ids=lambda entries: entries[0],
 )
 def test_models_of_the_manual_serve_on_gaudi3(

@@ -138,7 +138,9 @@ def test_a_new_supervisor_takes_over_what_serves(host: Any, playbook: Any, unit:
     "loss",
     [
         "truncate -s 0 /etc/gaudi-serve/qwq-32b.json && kill -9 $(systemctl show -P MainPID vllm-qwq-32b)",
-        "truncate -s 0 /etc/systemd/system/vllm-qwq-32b.service && systemctl daemon-reload",
+        pytest.param(
+            "truncate -s 0 /etc/systemd/system/vllm-qwq-32b.service && systemctl daemon-reload", marks=pytest.mark.long
+        ),
         # Only the container is left.
         "mkdir -p /run/systemd/system/vllm-qwq-32b.service.d; "
         "printf '[Service]\\nRestart=no\\n' > /run/systemd/system/vllm-qwq-32b.service.d/no.conf; "
