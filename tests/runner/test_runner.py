@@ -65,8 +65,8 @@ RUNS: dict[str, tuple[dict[str, Any], int, str]] = {
     "playbooks/validate.yml": ({}, 2, "the measurement takes the cards of m; allow it"),
     "playbooks/weights.yml": ({}, 0, ""),
 }
-# What make test runs of them: one of each kind. The others are stages of site.yml, or ask about one model as restart.yml
-# does, so that a container and another user show nothing new.
+# What make test runs of them: one of each kind. The others are stages of site.yml, or about one model,
+# as restart.yml is: for them, a container and another user make no difference.
 DAILY = ("site", "awx_approval", "mirror", "page", "plan", "reset", "restart", "rollout", "status")
 
 
