@@ -102,7 +102,10 @@ def taken_back(lost: str, at: str, given: dict[str, Any], done: list[str], hosts
 @pytest.mark.parametrize(
     ("lost", "at", "done"),
     # The canary, and one of the two of the second wave: the wave after it does not begin.
-    [("h01", "vllm_snapshot saved", []), ("h02", "vllm_smoke", ["h01", "h03"])],
+    [
+        pytest.param("h01", "vllm_snapshot saved", [], marks=pytest.mark.long),
+        ("h02", "vllm_smoke", ["h01", "h03"]),
+    ],
 )
 def test_a_host_that_is_lost_is_taken_back_when_it_is_there_again(
     lost: str, at: str, done: list[str], hosts: Hosts
@@ -133,7 +136,7 @@ def test_a_host_that_is_lost_at_another_moment_is_taken_back(
 @pytest.mark.parametrize(
     ("fault", "said"),
     [
-        ("garbled", "the answer names no country with its capital"),
+        pytest.param("garbled", "the answer names no country with its capital", marks=pytest.mark.long),
         ("crash", "model m does not serve: its unit is failed; out of"),
     ],
 )
@@ -229,7 +232,7 @@ OTHER |= {"stage": "models", "clock": "2026-11-25 10:00:00"}
 HELD = "ann on adm2 (site.yml, process 7) has locked this host since 2026-11-25 10:00:00 (models)"
 
 
-@pytest.mark.parametrize("lock", ["run", "rollout"])
+@pytest.mark.parametrize("lock", [pytest.param("run", marks=pytest.mark.long), "rollout"])
 def test_a_host_that_another_run_holds_stops_a_rollout_before_the_first_change(lock: str, hosts: Hosts) -> None:
     change(hosts.folder, "h04", holder={**OTHER, "lock": lock})
     status, text = hosts.run(ROLLOUT, "--check")
