@@ -106,6 +106,26 @@ def test_what_is_a_message(text: str, listed: list[str]) -> None:
     assert sorted(of(text)) == sorted(listed)
 
 
+@pytest.mark.parametrize(
+    ("expression", "name"),
+    [
+        ("card.bus_id", "BUS_ID"),
+        ("entry['port']", "PORT"),
+        ("cards[0]", "CARDS"),
+        ("sorted(hosts)", "HOSTS"),
+        ("line.strip()", "LINE"),
+        ("', '.join(one.name for one in models)", "MODELS"),
+        ("one()", "ONE"),
+        ("'on' if x else 'off'", "on/off"),
+        ("'on' if x else ''", "..."),
+        ("a + b", "..."),
+    ],
+)
+def test_what_differs_is_named_by_what_it_is_about(expression: str, name: str) -> None:
+    text = f'def f():\n    raise InputError(f"{{{expression}}}: is not known here")'
+    assert of(text) == [f"{name}: is not known here"]
+
+
 def test_a_message_leads_to_its_key_and_its_explanation() -> None:
     one = messages.Message("x.py", "max_model_len VALUE: is above LONGEST, the model's longest context", "")
     sections = [(r".*: max_model_len .*: is above .*", "../troubleshooting.md#a-context-is-too-long")]
