@@ -44,12 +44,17 @@ def differences(names: list[str], parts: tuple[str, ...]) -> dict[str, list[str]
     return found
 
 
-def serving() -> Life:
-    """Return the life of hosts that serve models: a run of the stages that serve restores them."""
+def serving(together: bool = False) -> Life:
+    """Return the life of hosts that serve models: a run of the stages that serve restores them.
+
+    Args:
+        together: Whether hosts serve a model together, so that a run needs all of them.
+    """
 
     def repair(playbook: Any, names: list[str]) -> None:
         reset_failed(names)
-        run = playbook("molecule/shared/converge.yml", "--limit", ",".join(names), fleet_all_at_once=True)
+        limit = playbook.hosts if together else names
+        run = playbook("molecule/shared/converge.yml", "--limit", ",".join(limit), fleet_all_at_once=True)
         assert run.status == 0, run.text
 
     return Life(("serving", "engine"), repair)

@@ -9,4 +9,4 @@ from lives import Life, serving
 @pytest.fixture(scope="session")
 def life() -> Life:
     """Return it."""
-    return serving()
+    return serving(together=True)
