@@ -99,12 +99,12 @@ def taken_back(lost: str, at: str, given: dict[str, Any], done: list[str], hosts
     assert PATTERN not in text
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("lost", "at", "done"),
     # The canary, and one of the two of the second wave: the wave after it does not begin.
     [("h01", "vllm_snapshot saved", []), ("h02", "vllm_smoke", ["h01", "h03"])],
 )
-@pytest.mark.long
 def test_a_host_that_is_lost_is_taken_back_when_it_is_there_again(
     lost: str, at: str, done: list[str], hosts: Hosts
 ) -> None:

@@ -132,6 +132,7 @@ def test_every_playbook_has_its_run() -> None:
     found = {"site.yml", *(f"playbooks/{path.name}" for path in (ROOT / "playbooks").glob("*.yml"))}
     # It reaches no host; its own test has an API to talk to.
     assert found - {"playbooks/awx.yml"} == set(RUNS)
+    assert set(DAILY) <= {Path(name).stem for name in RUNS}
 
 
 @pytest.mark.parametrize(

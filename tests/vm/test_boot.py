@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from helpers.boots import OWN, TUNED, answer, cmdline, menu, values
-from helpers.cuts import STAGES, cut_off, slow_grub, untuned
+from helpers.cuts import STAGES, cut_off, untuned
 from helpers.machine import MODEL, PAGES, Machine
 from runs import eventually
 
@@ -85,10 +85,9 @@ def test_a_run_restarts_the_machine_and_the_next_changes_nothing(machine: Machin
 
 @pytest.mark.long
 def test_a_power_cut_in_update_grub_leaves_the_menu_that_was_there(machine: Machine) -> None:
-    # As the test before it may have left it: the cut is the boot that counts.
-    untuned(machine)
     stage = dataclasses.replace(STAGES["update-grub"], playbook="site.yml", extra=BARE)
-    slow_grub(machine)
+    # Untuned again, after the tests before it: the cut is the boot that counts.
+    stage.prepare(machine)
     cut_off(machine, stage, "power")
     untouched(machine)
 
