@@ -13,7 +13,7 @@ ifeq ($(sort $(MAKECMDGOALS)),lint unit)
 MAKEFLAGS += --jobs=2 --output-sync=target
 endif
 
-.PHONY: help deps demo-deps demo demo-stop test test-long lint unit molecule docs collection bench clean
+.PHONY: help deps demo-deps demo demo-stop test test-all lint unit molecule docs collection bench clean
 
 help: ## Show the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "%-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -25,25 +25,25 @@ demo-deps:
 	@scripts/deps demo
 
 demo: demo-deps ## Make two hosts, serve models on them, ask one a question
-	@$(RUN) scripts/demo
+	@PATH="$$(scripts/environment controller)/bin:$$PATH" scripts/demo
 
 demo-stop: ## Stop and remove the demo's hosts
-	@$(RUN) scripts/demo --stop
+	@PATH="$$(scripts/environment controller)/bin:$$PATH" scripts/demo --stop
 
-test: deps ## Everything: lint, unit tests, a virtual machine, molecule scenarios
+test: deps ## The gate: lint, unit tests, and the main job for real (25 minutes)
+	@$(RUN) scripts/test gate
+
+test-all: deps ## Everything, each scenario and the long tests among it (two hours)
 	@$(RUN) scripts/test all
 
-test-long: deps ## The long cycles: a run cut off at every stage in a virtual machine, and all faults (two hours)
-	@$(RUN) GAUDI_SERVE_LONG=1 scripts/test long
-
-lint: ## ansible-lint, yamllint, ruff, mypy; the test hosts' playbooks are linted by make test-long
+lint: ## ansible-lint, yamllint, ruff, mypy
 	@$(RUN) scripts/test lint
 
 unit: ## Tests of filters, modules and stand-ins
-	@$(RUN) scripts/test unit
+	@$(RUN) python tests/alone.py 2
 
 molecule: deps ## The molecule scenarios: make molecule SCENARIOS="host"
-	@$(RUN) SCENARIOS="$(SCENARIOS)" scripts/test molecule
+	@$(RUN) scripts/test $(or $(SCENARIOS),molecule)
 
 docs: ## Build the documentation as a site in site/, which a browser opens from the disk
 	@$(RUN) sphinx-build --builder html --quiet --fail-on-warning --keep-going --doctree-dir site/.doctrees docs site

@@ -26,7 +26,7 @@ def pytest_configure(config: Any) -> None:
     """Make the markers known."""
     for line in (
         "on(*hosts): the hosts of the scenario that the test is about; the others have none",
-        "long: runs in make test-long alone",
+        "long: runs in make test-all alone",
         "anyhow: begins on hosts in any state; the others find them as converge has left them",
     ):
         config.addinivalue_line("markers", line)

@@ -162,7 +162,6 @@ def test_makers_that_need_two_boots_get_two_and_no_more_also_where_the_host_asks
     assert {one["JobState"] for one in boxes[0].jobs} == {"Completed"}
 
 
-@pytest.mark.long
 def test_what_earlier_runs_have_sent_is_kept_until_the_next_boot(start: Any) -> None:
     boxes = Box(SUPERMICRO, shows_pending=False), Box(DELL)
     hosts = start(*boxes)

@@ -1,4 +1,4 @@
-"""Playbooks through ansible-runner, in the execution environment, as AWX runs them; in the long tests all of them.
+"""Playbooks through ansible-runner, in the execution environment, as AWX runs them.
 
 With process isolation, as another user than root, from a read-only project folder; the hosts are a file each.
 """
@@ -65,9 +65,6 @@ RUNS: dict[str, tuple[dict[str, Any], int, str]] = {
     "playbooks/validate.yml": ({}, 2, "the measurement takes the cards of m; allow it"),
     "playbooks/weights.yml": ({}, 0, ""),
 }
-# What make test runs of them: one of each kind. The others are stages of site.yml, or about one model,
-# as restart.yml is: for them, a container and another user make no difference.
-DAILY = ("site", "awx_approval", "mirror", "page", "plan", "reset", "restart", "rollout", "status")
 
 
 @pytest.fixture(scope="session")
@@ -132,12 +129,9 @@ def test_every_playbook_has_its_run() -> None:
     found = {"site.yml", *(f"playbooks/{path.name}" for path in (ROOT / "playbooks").glob("*.yml"))}
     # It reaches no host; its own test has an API to talk to.
     assert found - {"playbooks/awx.yml"} == set(RUNS)
-    assert set(DAILY) <= {Path(name).stem for name in RUNS}
 
 
-@pytest.mark.parametrize(
-    "playbook", [name if Path(name).stem in DAILY else pytest.param(name, marks=pytest.mark.long) for name in RUNS]
-)
+@pytest.mark.parametrize("playbook", RUNS)
 def test_playbooks_run_isolated(playbook: str, folder: Folder, served: dict[str, Any]) -> None:
     given, status, said = RUNS[playbook]
     folder.hosts(2, served, vllm_secrets={"m": {"VLLM_API_KEY": CANARY}} if playbook == "playbooks/plan.yml" else {})
@@ -190,9 +184,7 @@ def as_user(place: Path) -> list[str]:
     return ["setpriv", *who, "--inh-caps=+dac_read_search", "--ambient-caps=+dac_read_search"]
 
 
-@pytest.mark.parametrize(
-    ("engine", "key"), [("podman", True), pytest.param("podman", False, marks=pytest.mark.long), ("docker", True)]
-)
+@pytest.mark.parametrize(("engine", "key"), [("podman", True), ("podman", False), ("docker", True)])
 def test_the_command_of_the_page_runs_as_it_stands(
     engine: str, key: bool, folder: Folder, image: str, served: dict[str, Any]
 ) -> None:
@@ -234,7 +226,7 @@ def example() -> Any:
 
 @pytest.mark.parametrize(
     "given",
-    [{"rollout_approved": True}, {}, pytest.param({"slow": True}, marks=pytest.mark.long)],
+    [{"rollout_approved": True}, {}, {"slow": True}],
     ids=["approved", "not asked", "slow"],
 )
 def test_the_example_follows_a_rollout(given: dict[str, Any], folder: Folder, served: dict[str, Any]) -> None:

@@ -6,6 +6,7 @@ import hashlib
 import io
 import json
 import tarfile
+import time
 from pathlib import Path
 from typing import Any
 
@@ -83,27 +84,22 @@ def test_a_folder_that_is_there_is_not_unpacked_again(builder: Any, tmp_path: Pa
     monkeypatch.setattr("sys.argv", [*words, "--output", str(tmp_path / "image.tar")])
     builder.main()
     assert did == ["download", "unpack", "save"]
+    monkeypatch.setattr("sys.argv", [*words[:3], "--download"])
+    builder.main()
+    assert did == ["download", "unpack", "save", "download"]
     monkeypatch.setattr("sys.argv", words[:1])
     with pytest.raises(SystemExit):
         builder.main()
 
 
-def test_steps_beside_each_other_do_not_share_a_line(capsys: pytest.CaptureFixture[str]) -> None:
-    from testhosts_lib.common import say, step
+def test_a_long_step_shows_that_it_goes_on(capsys: pytest.CaptureFixture[str], monkeypatch: Any) -> None:
+    from testhosts_lib import common
 
-    with step("One"):
-        pass
-    with step("Two"), step("Three"):
-        say("told")
-    with pytest.raises(ValueError, match="x"), step("Four"):
+    monkeypatch.setattr(common, "TICK_S", 0.05)
+    with common.step("One"):
+        time.sleep(0.2)
+    with pytest.raises(ValueError, match="x"), common.step("Two"):
         raise ValueError("x")
-    lines = [
-        "One ... 0 s",
-        "Two ... ",
-        "Three ... ",
-        "told",
-        "Three ... 0 s",
-        "Two ... 0 s",
-        "Four ... failed after 0 s",
-    ]
-    assert capsys.readouterr().err.splitlines() == lines
+    first, *ticks, end, second, failed = capsys.readouterr().err.splitlines()
+    assert (first, end, second, failed) == ("One ...", "One: 0 s", "Two ...", "Two: failed after 0 s")
+    assert ticks and set(ticks) == {"One: 0 s so far"}

@@ -1,4 +1,4 @@
-"""The queue of scripts/test: its order, its groups, and that nothing that goes wrong is passed over."""
+"""The queue of scripts/test: its order, and that nothing that goes wrong is passed over."""
 
 from __future__ import annotations
 
@@ -9,16 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from helpers.programs import load_program
 from testhosts_lib import part_queue
 
 ROOT = Path(__file__).parents[2]
-
-
-@pytest.fixture
-def program() -> Any:
-    """Return scripts/test as a module."""
-    return load_program(ROOT / "scripts/test")
 
 
 @pytest.fixture
@@ -29,37 +22,32 @@ def queue(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     return part_queue
 
 
-def part(queue: Any, code: str, seconds: int, group: str = "") -> Any:
+def part(queue: Any, code: str, seconds: int, heavy: bool = False) -> Any:
     """Return a part that is a line of Python."""
-    return queue.Part([sys.executable, "-c", code], seconds, group)
+    return queue.Part([sys.executable, "-c", code], seconds, heavy)
 
 
-def test_the_longest_begins_first_and_a_group_counts_as_one(queue: Any, tmp_path: Path) -> None:
+def test_heavy_parts_run_one_at_a_time_and_the_longest_begins_first(queue: Any, tmp_path: Path) -> None:
     note = f"import time; open({str(tmp_path / 'log')!r}, 'a').write('%s '); time.sleep(0.3)"
-    parts = {"a": part(queue, note % "a", 5), "b": part(queue, note % "b", 9)}
-    parts |= {name: part(queue, note % name, 4, "kernel") for name in ("x", "y", "z")}
+    busy = str(tmp_path / "busy")
+    alone = f"; import os; os.mkdir({busy!r}); time.sleep(0.3); os.rmdir({busy!r})"
+    parts = {name: part(queue, note % name, seconds) for name, seconds in (("a", 5), ("b", 9))}
+    parts |= {name: part(queue, note % name + alone, seconds, True) for name, seconds in (("x", 1), ("y", 3), ("z", 2))}
     ended = queue.Queue(parts).run()
-    assert all(one.passed for one in ended)
+    assert [one.passed for one in ended] == [True] * 5
     begun = (tmp_path / "log").read_text().split()
-    assert set(begun[:2]) == {"x", "b"}  # twelve seconds in a row, and nine
-    assert begun.index("x") < begun.index("y") < begun.index("z")
+    assert {*begun[:2]} == {"y", "b"}
+    assert begun.index("y") < begun.index("z") < begun.index("x")
 
 
-def test_parts_of_a_group_never_run_beside_each_other(queue: Any, tmp_path: Path) -> None:
-    alone = (
-        f"import os, time; os.mkdir({str(tmp_path / 'busy')!r}); time.sleep(0.3); os.rmdir({str(tmp_path / 'busy')!r})"
-    )
-    ended = queue.Queue({name: part(queue, alone, 1, "kernel") for name in "abc"}).run()
-    assert [one.passed for one in ended] == [True] * 3
-
-
-def test_a_part_that_takes_two_lanes_has_both_and_comes_first(queue: Any, tmp_path: Path) -> None:
-    busy = (
-        f"import os, time; os.mkdir({str(tmp_path / 'busy')!r}); time.sleep(0.3); os.rmdir({str(tmp_path / 'busy')!r})"
-    )
-    wide = part(queue, busy, 1)._replace(lanes=2)
-    ended = queue.Queue({"a": part(queue, busy, 9, "kernel"), "wide": wide}).run()
-    assert [(one.name, one.passed) for one in ended] == [("wide", True), ("a", True)]
+def test_a_line_for_each_begin_and_end_has_the_minutes_that_are_left(queue: Any, capsys: Any) -> None:
+    parts = {"a": part(queue, "", 600, True), "b": part(queue, "", 600, True), "c": part(queue, "", 60)}
+    queue.Queue(parts).run()
+    said = [" ".join(line.split()) for line in capsys.readouterr().out.splitlines()]
+    assert said[0] == "begins a about 20 min left"
+    assert "begins c about 20 min left" in said[1:3]
+    assert said[-1].startswith("ok b") and said[-1].endswith("; the last")
+    assert any(line.startswith("begins b") and line.endswith("about 10 min left") for line in said)
 
 
 def test_a_failure_is_shown_at_once_and_the_others_go_on(queue: Any, capsys: Any) -> None:
@@ -72,7 +60,7 @@ def test_a_failure_is_shown_at_once_and_the_others_go_on(queue: Any, capsys: Any
         ("good", True, "7 passed"),
     ]
     said = capsys.readouterr().out
-    assert said.index("FAILED tests/test_x.py::test_it") < said.index("good")
+    assert said.index("FAILED tests/test_x.py::test_it") < said.index("ok      good")
     assert "the whole log: " in said
 
 
@@ -94,7 +82,8 @@ def test_the_reasons_of_a_failed_life_are_found_in_its_frame(queue: Any) -> None
 
 
 def test_a_part_that_is_killed_or_takes_too_long_has_failed(queue: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(queue, "LIMIT_S", 1)
+    monkeypatch.setattr(queue, "SPARE_S", 0)
+    monkeypatch.setattr(queue, "SLOWEST", 1)
     killed = "import os, signal; os.kill(os.getpid(), signal.SIGKILL)"
     ended = queue.Queue({"killed": part(queue, killed, 1), "slow": part(queue, "import time; time.sleep(60)", 1)}).run()
     assert {one.name: one.passed for one in ended} == {"killed": False, "slow": False}
@@ -107,12 +96,10 @@ def test_what_a_part_took_orders_the_next_run_on_this_machine(queue: Any) -> Non
     assert again.next() == "a"
 
 
-def test_an_unknown_part_is_refused_with_those_that_are_there(program: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(SystemExit, match="unknown part nonsense; known are lint, unit"):
-        program.named("nonsense")
-    monkeypatch.setenv("SCENARIOS", "nowhere host")
-    with pytest.raises(SystemExit, match=r"nowhere.*SCENARIOS of default, host"):
-        program.named("molecule")
+def test_those_that_passed_are_reported_as_they_end(queue: Any) -> None:
+    passed: list[str] = []
+    queue.Queue({"good": part(queue, "", 1), "bad": part(queue, "import sys; sys.exit(1)", 1)}, passed.append).run()
+    assert passed == ["good"]
 
 
 def test_each_file_runs_alone_and_none_that_breaks_is_missed(tmp_path: Path) -> None:

@@ -115,19 +115,16 @@ def test_no_function_is_longer_than_a_screen() -> None:
     assert long == []
 
 
-def running_tests(path: Path) -> dict[str, bool]:
-    """Return a file's tests that pytest runs, none that is skipped or inside of a function; and which are long.
-
-    A test of which only some cases are long runs in make test too.
-    """
+def running_tests(path: Path) -> set[str]:
+    """Return a file's tests that pytest runs, none that is skipped or inside of a function."""
     import ast
 
-    found = {}
+    found = set()
     for node in ast.parse(path.read_text(encoding="utf-8")).body:
         if isinstance(node, ast.FunctionDef) and node.name.startswith("test_"):
             marks = [ast.unparse(mark) for mark in node.decorator_list]
             if not any(mark.startswith(("pytest.mark.skip(", "pytest.mark.xfail")) for mark in marks):
-                found[node.name] = "pytest.mark.long" in marks
+                found.add(node.name)
     return found
 
 
@@ -135,10 +132,8 @@ def test_a_skipped_or_inner_test_shows_nothing(tmp_path: Path) -> None:
     path = tmp_path / "test_x.py"
     path.write_text(
         "@pytest.mark.skip(reason='')\ndef test_a(): pass\ndef helper():\n  def test_b(): pass\ndef test_c(): pass\n"
-        "@pytest.mark.long\ndef test_d(): pass\n"
-        "@pytest.mark.parametrize('n', [1, pytest.param(2, marks=pytest.mark.long)])\ndef test_e(n): pass\n"
     )
-    assert running_tests(path) == {"test_c": False, "test_d": True, "test_e": False}
+    assert running_tests(path) == {"test_c"}
 
 
 def test_every_row_of_the_reliability_page_has_its_test() -> None:
@@ -148,11 +143,10 @@ def test_every_row_of_the_reliability_page_has_its_test() -> None:
     rows = [line for line in page.splitlines() if line.startswith("| ") and not line.startswith("| fault")]
     assert len(rows) >= 25
     for row in rows:
-        named = re.findall(r"\b([MIRUV])/([\w./]+)::(test_\w+)( `long`)?", row)
+        named = re.findall(r"\b([MIRUV])/([\w./]+)::(test_\w+)", row)
         assert named, row
-        for kind, place, test, long in named:
+        for kind, place, test in named:
             folders = {"I": "tests/integration", "R": "tests/runner", "U": "tests/unit", "V": "tests/vm"}
             folder = folders.get(kind, f"molecule/{place}/tests")
             files = (ROOT / folder).glob("*.py") if kind == "M" else [ROOT / folder / place]
-            marks = [found[test] for path in files if test in (found := running_tests(path))]
-            assert marks == [bool(long)], (place, test, "is marked `long` on the page where make test leaves it out")
+            assert sum(test in running_tests(path) for path in files) == 1, (place, test)

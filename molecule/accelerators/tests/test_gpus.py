@@ -126,7 +126,6 @@ def test_what_a_driver_cannot_do_is_refused_unless_the_run_replaces_it(host: Any
     assert host.check_output("apt-mark showhold").split() == list(DRIVER)
 
 
-@pytest.mark.long
 def test_an_older_toolkit_gives_cards_by_its_runtime(host: Any, playbook: Any) -> None:
     older = {"container_runtime_nvidia_version": "1.17.8-1"}
     run = playbook(*SITE, gaudi_all_at_once=True, **older)

@@ -102,7 +102,7 @@ def test_people_talk_to_real_vllm_and_stop_it(host: Any, tmp_path: Path) -> None
         view.page.wait_for_function("() => document.querySelectorAll('.answer .text')[1]?.innerText.length > 20")
         assert figure("num_requests_running") > 0
         view.page.click("#stop")
-        eventually(lambda: figure("num_requests_running") == 0, 5)
+        assert eventually(lambda: figure("num_requests_running") == 0, 5)
         assert 0 < figure("generation_tokens_total") - before < ANSWERS * TOKENS
 
 

@@ -86,7 +86,6 @@ def test_two_runs_at_once(host: Any, playbook: Any, other_serves_on: Any) -> Non
 
 
 @FIRST
-@pytest.mark.long
 def test_server_that_hangs_with_its_port_open(
     host: Any, playbook: Any, ask: Any, journal: Any, unit: Any, other_serves_on: Any
 ) -> None:
@@ -119,7 +118,6 @@ def test_an_engine_that_is_frozen_behind_a_good_health_page_is_started_again(
     assert started("qwq-32b") != before
 
 
-@pytest.mark.long
 @FIRST
 def test_server_that_runs_out_of_memory(host: Any, playbook: Any, ask: Any, journal: Any, other_serves_on: Any) -> None:
     assert playbook(MODELS, *LIMIT, **wish(env={"STANDIN_FAULT": "out_of_memory"})).status == 0
@@ -142,7 +140,6 @@ def test_server_that_dies_under_load(host: Any, ask: Any, started: Any, other_se
     assert started("qwq-32b") != before
 
 
-@pytest.mark.long
 @FIRST
 def test_warm_up_that_takes_longer_than_its_limit(playbook: Any, unit: Any, other_serves_on: Any) -> None:
     slow = wish(env={"STANDIN_STEP_S": "3"}, recipe_cache_path=None, start_timeout_s=12)
@@ -155,7 +152,6 @@ def test_warm_up_that_takes_longer_than_its_limit(playbook: Any, unit: Any, othe
     mends(playbook, unit)
 
 
-@pytest.mark.long
 @FIRST
 def test_image_that_is_gone(host: Any, playbook: Any, journal: Any, unit: Any, other_serves_on: Any) -> None:
     image = host.check_output("docker inspect --format '{{.Config.Image}}' vllm-qwq-32b")
@@ -166,7 +162,6 @@ def test_image_that_is_gone(host: Any, playbook: Any, journal: Any, unit: Any, o
     host.check_output("docker image rm --force kept:1")
 
 
-@pytest.mark.long
 @FIRST
 def test_weights_that_are_gone(host: Any, playbook: Any, journal: Any, unit: Any, other_serves_on: Any) -> None:
     folder = "/data/hf_models/QwQ-32B"
@@ -178,7 +173,6 @@ def test_weights_that_are_gone(host: Any, playbook: Any, journal: Any, unit: Any
     mends(playbook, unit)
 
 
-@pytest.mark.long
 @FIRST
 def test_weights_that_cannot_be_read(host: Any, playbook: Any, unit: Any, other_serves_on: Any) -> None:
     path = "/data/hf_models/QwQ-32B/config.json"
@@ -193,7 +187,6 @@ def test_weights_that_cannot_be_read(host: Any, playbook: Any, unit: Any, other_
     mends(playbook, unit)
 
 
-@pytest.mark.long
 @FIRST
 def test_port_that_a_foreign_program_has_taken(host: Any, playbook: Any, unit: Any, other_serves_on: Any) -> None:
     assert playbook(MODELS, *LIMIT, **wish(state="stopped")).status == 0
@@ -209,7 +202,6 @@ def test_port_that_a_foreign_program_has_taken(host: Any, playbook: Any, unit: A
     mends(playbook, unit)
 
 
-@pytest.mark.long
 @FIRST
 def test_card_that_vanishes(host: Any, playbook: Any, unit: Any, other_serves_on: Any) -> None:
     state = json.loads(host.file("/etc/gaudi-sim/state.json").content_string)
@@ -251,7 +243,6 @@ def test_engine_that_is_dead(host: Any, playbook: Any, ask: Any, started: Any, u
 
 
 @FIRST
-@pytest.mark.long
 def test_engine_that_dies_while_a_model_starts(host: Any, playbook: Any, ask: Any, started: Any, unit: Any) -> None:
     # The server is held up in its start until the engine is gone.
     host.check_output(
@@ -294,7 +285,6 @@ def test_root_disk_that_is_full(host: Any, playbook: Any, unit: Any, started: An
     assert unit("qwq-32b", "ActiveState") == "active"
 
 
-@pytest.mark.long
 @FIRST
 def test_disk_of_the_engine_that_is_full(host: Any, playbook: Any, unit: Any, other_serves_on: Any) -> None:
     image = host.check_output("docker inspect --format '{{.Config.Image}}' vllm-qwq-32b")

@@ -99,6 +99,7 @@ def test_no_key_of_a_client_is_on_the_gateway(host: Any) -> None:
     ]
 
 
+@pytest.mark.long
 @GATEWAY
 def test_what_someone_has_changed_is_reported_and_taken_back(host: Any, playbook: Any, address: str) -> None:
     config = "/etc/gaudi-serve/gateway/current/haproxy.cfg"
@@ -116,6 +117,7 @@ def test_what_someone_has_changed_is_reported_and_taken_back(host: Any, playbook
     assert ask(address, CHAT, chat("small")).status == 200
 
 
+@pytest.mark.long
 @GATEWAY
 def test_files_that_haproxy_refuses_change_nothing(host: Any, playbook: Any, address: str) -> None:
     before = host.check_output("readlink /etc/gaudi-serve/gateway/current; systemctl show -p MainPID gaudi-gateway")
@@ -150,6 +152,7 @@ def test_a_gateway_that_dies_comes_back_and_knows_who_is_drained(host: Any, addr
     assert len(servers("ready")["servers"]) == 2
 
 
+@pytest.mark.long
 @SERVER
 def test_the_shared_address_goes_where_a_gateway_works(host: Any) -> None:
     def holder() -> list[str]:
@@ -183,6 +186,7 @@ def test_a_server_that_is_killed_takes_only_its_own_requests_along(address: str)
     assert load.done > 30
 
 
+@pytest.mark.long
 @GATEWAY
 def test_a_gateway_without_a_shared_address_is_set_up_alone_and_serves_all_that_runs(
     host: Any, playbook: Any, address: str
@@ -205,6 +209,7 @@ def test_a_gateway_without_a_shared_address_is_set_up_alone_and_serves_all_that_
     assert len(json.loads(host.file("/etc/gaudi-serve/gateway/current/servers.json").content_string)) == 6
 
 
+@pytest.mark.long
 @GATEWAY
 def test_a_reset_takes_the_gateway_back(host: Any, playbook: Any) -> None:
     run = playbook("playbooks/reset.yml", "--limit", "mol-fleet-gw", reset_confirm="reset")

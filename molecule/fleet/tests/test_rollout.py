@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 import threading
 import time
@@ -44,6 +43,7 @@ def drained(name: str) -> bool:
     return any(f" {name}." in line and int(line.split()[6]) & 24 for line in lines)
 
 
+@pytest.mark.long
 @GATEWAY
 def test_who_may_not_begin_is_reported_so(playbook: Any) -> None:
     before = {name: launched(name) for name in HOSTS}
@@ -56,6 +56,7 @@ def test_who_may_not_begin_is_reported_so(playbook: Any) -> None:
     assert {name: launched(name) for name in HOSTS} == before
 
 
+@pytest.mark.long
 @GATEWAY
 def test_a_second_rollout_waits_and_the_first_stops_for_a_word(playbook: Any, address: str, tmp_path: Any) -> None:
     before = {name: launched(name) for name in HOSTS}
@@ -100,7 +101,6 @@ def goes_back(playbook: Any, address: str, requested: dict[str, Any], said: str)
 
 
 @GATEWAY
-@pytest.mark.long
 def test_a_canary_that_does_not_come_up_goes_back(playbook: Any, address: str) -> None:
     goes_back(playbook, address, {"STANDIN_FAULT": "crash_at_start"}, "Engine core initialization failed")
 
@@ -161,6 +161,7 @@ def test_a_canary_whose_server_dies_in_its_verification_goes_back(playbook: Any,
     dies_in_its_proof("server", playbook, address)
 
 
+@pytest.mark.long
 @GATEWAY
 def test_a_rollout_that_is_killed_anywhere_goes_on(playbook: Any, address: str) -> None:
     def kept() -> bool:
@@ -172,11 +173,8 @@ def test_a_rollout_that_is_killed_anywhere_goes_on(playbook: Any, address: str) 
     def proven() -> bool:
         return sequences("mol-fleet-a") == "24" and not kept()
 
-    # In the middle of a change; every other moment is for the long run.
-    moments: list[Callable[[], bool]] = [restarts]
-    if os.environ.get("GAUDI_SERVE_LONG"):
-        first = [lambda: drained("mol-fleet-a"), kept]
-        moments = [*first, restarts, lambda: proving("mol-fleet-a"), proven, lambda: drained("mol-fleet-b")]
+    first: list[Callable[[], bool]] = [lambda: drained("mol-fleet-a"), kept]
+    moments = [*first, restarts, lambda: proving("mol-fleet-a"), proven, lambda: drained("mol-fleet-b")]
     with Load(address, 10) as load:
         for moment in moments:
             playbook(ROLLOUT, until=moment, mol_seqs=24, **APPROVED)

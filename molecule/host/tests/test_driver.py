@@ -94,7 +94,6 @@ def test_an_upgrade_drains_the_models_and_takes_all_packages_together(host: Any,
     host.check_output("systemctl disable --quiet vllm-fake && rm /etc/systemd/system/vllm-fake.service")
 
 
-@pytest.mark.long
 def test_a_driver_that_no_package_installed_is_removed_before_another_comes(host: Any, playbook: Any) -> None:
     host.check_output("dpkg --purge --force-all habanalabs-dkms; cp /usr/lib/gaudi-sim/modprobe /usr/local/sbin/")
     run = playbook("playbooks/driver.yml", accelerator_release="1.24.1", driver_upgrade_allowed=True)
@@ -114,7 +113,6 @@ def test_a_driver_that_no_package_installed_is_removed_before_another_comes(host
     assert host.package("habanalabs-dkms").version == "1.21.3-57"
 
 
-@pytest.mark.long
 def test_a_module_that_does_not_load_is_reported_with_its_reason(host: Any, playbook: Any) -> None:
     host.check_output("modprobe -r habanalabs")
     simulate(host, modprobe_fault="Key was rejected by service")
@@ -153,7 +151,7 @@ def test_an_interrupted_dpkg_is_finished(host: Any, playbook: Any) -> None:
     assert playbook("playbooks/driver.yml").changed_nothing
 
 
-@pytest.mark.parametrize("want", ["hold", pytest.param("deinstall", marks=pytest.mark.long)])
+@pytest.mark.parametrize("want", ["hold", "deinstall"])
 def test_a_package_whose_files_are_half_there_is_installed_again(host: Any, playbook: Any, want: str) -> None:
     tear(host, "habanalabs-graph", want)
     folder = "/usr/share/doc/habanalabs-graph"

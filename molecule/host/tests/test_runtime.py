@@ -137,7 +137,6 @@ def test_an_engine_with_running_containers_is_not_moved(playbook: Any, lasting: 
     assert "changed=0" in run.text
 
 
-@pytest.mark.long
 def test_an_engine_that_is_not_enabled_is_enabled_without_a_restart(host: Any, playbook: Any) -> None:
     pid = engine_pid(host)
     host.check_output("systemctl disable docker.service")

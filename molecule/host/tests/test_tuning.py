@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import Any
 
-import pytest
+from runs import eventually
 
 MENU = "/boot/grub/grub.cfg"
 SYSCTL = "/etc/sysctl.d/zz-gaudi-serve.conf"
@@ -77,7 +77,7 @@ def test_a_reboot_that_is_allowed_sets_the_arguments_and_the_host_returns(host: 
     words = host.file("/proc/cmdline").content_string.split()
     assert {"intel_idle.max_cstate=0", "panic=30"} <= set(words)
     test_governor_is_live(host)
-    assert host.service("docker").is_running
+    assert eventually(lambda: host.service("docker").is_running)
     run = playbook("playbooks/host.yml", **wish)
     assert run.changed_nothing, run.text
     assert boot(host) == rebooted
@@ -138,7 +138,6 @@ def test_run_that_was_cut_off_is_finished(host: Any, playbook: Any) -> None:
     assert playbook("playbooks/host.yml").changed_nothing
 
 
-@pytest.mark.long
 def test_a_menu_that_is_still_being_written_is_waited_for(host: Any, playbook: Any) -> None:
     # As if the update-grub of a run whose line broke went on alone: two at once write one file.
     host.check_output(f"sed -i 's/ intel_idle.max_cstate=0//' {MENU}")
@@ -164,7 +163,6 @@ def test_user_setting_wins_and_is_taken_back(host: Any, playbook: Any) -> None:
     assert playbook("playbooks/host.yml", host_tuning_kernel_args=[]).changed_nothing
 
 
-@pytest.mark.long
 def test_cap_of_hugepages_is_reported(playbook: Any) -> None:
     wish = {"host_tuning_hugepages": 10**9, "host_tuning_hugepages_max_fraction": 0.001}
     first, second = (playbook("playbooks/host.yml", "-v", **wish) for _ in range(2))
@@ -195,7 +193,6 @@ def test_conflict_is_refused_when_nothing_may_be_taken_over(host: Any, playbook:
     assert "changed=0" in run.text
 
 
-@pytest.mark.long
 def test_line_behind_a_link_is_taken_over_in_its_own_file(host: Any, playbook: Any) -> None:
     host.check_output("printf 'vm/nr_hugepages = 7\\r\\n' > /root/theirs.conf")
     host.check_output("ln -s /root/theirs.conf /etc/sysctl.d/60-mine.conf")

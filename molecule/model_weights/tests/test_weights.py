@@ -112,7 +112,6 @@ def test_other_host_took_what_was_fetched_once(host: Any, other: Any) -> None:
     assert served(host) == 1  # the run that had nothing to do has started none
 
 
-@pytest.mark.long
 def test_taken_again_from_a_host_outside_the_run_and_its_token_is_nowhere(host: Any, other: Any, playbook: Any) -> None:
     other.check_output(f"rm -r {DATA}/Copied {DATA}/FP8-G2/{SHARD}")
     # What a run leaves behind that was cut off: it has the port for a while, and is waited for.
@@ -140,7 +139,6 @@ def test_taken_again_from_a_host_outside_the_run_and_its_token_is_nowhere(host: 
         assert eventually(lambda one=machine, kept=f"grep -rlaE {ONCE} {places}": one.run(kept).stdout == "", 20)
 
 
-@pytest.mark.long
 def test_server_of_another_run_is_left_alone(host: Any, other: Any, playbook: Any) -> None:
     other.check_output(f"mv {DATA}/Copied /data/Copied")
     held = "import socket, time; s = socket.create_server(('0.0.0.0', 8873)); time.sleep(1000)"
@@ -155,7 +153,6 @@ def test_server_of_another_run_is_left_alone(host: Any, other: Any, playbook: An
     served(host)
 
 
-@pytest.mark.long
 def test_host_that_has_nothing_to_give_lets_the_others_fetch(other: Any, playbook: Any) -> None:
     # No hub can be reached there, so what comes from its own source is a folder of its own.
     other.check_output(f"mkdir -p /srv/own && cp -r {DATA}/Copied/. /srv/own")
@@ -167,7 +164,6 @@ def test_host_that_has_nothing_to_give_lets_the_others_fetch(other: Any, playboo
     other.check_output(f"rm -r {DATA}/Own /srv/own")
 
 
-@pytest.mark.long
 def test_nothing_to_take_where_the_first_host_fails(host: Any, other: Any, playbook: Any) -> None:
     host.check_output(f"mv {DATA}/Copied /data/Copied && mv /srv/nfs/Copied /srv/nfs/away")
     other.check_output(f"mv {DATA}/Copied /data/Copied")
@@ -207,7 +203,6 @@ def test_lost_shard_is_found_by_any_run(host: Any, playbook: Any) -> None:
     test_folder_is_whole_and_recorded(host, "Copied")
 
 
-@pytest.mark.long
 def test_conversion_killed_in_the_middle_is_done_again(host: Any, playbook: Any) -> None:
     host.check_output(f"rm -r {DATA}/FP8-G2")
     slow = {"model_weights_convert_env": {"STANDIN_CONVERT_STEP_S": "1"}}
@@ -228,7 +223,6 @@ def test_conversion_killed_in_the_middle_is_done_again(host: Any, playbook: Any)
     assert playbook(PLAYBOOK).changed_nothing
 
 
-@pytest.mark.long
 def test_conversion_that_leaves_a_shard_out_is_not_accepted(host: Any, playbook: Any) -> None:
     host.check_output(f"mv {DATA}/FP8-G2 /data/kept")
     run = playbook(PLAYBOOK, model_weights_convert_env={"STANDIN_FAULT": "convert"})

@@ -226,7 +226,6 @@ def test_nobody_is_called_for_a_rollout(host: Any) -> None:
 
 
 @P
-@pytest.mark.long
 def test_a_reset_keeps_what_was_measured_and_a_run_starts_it_again(playbook: Any, host: Any) -> None:
     kept = playbook("playbooks/reset.yml", "--limit", WATCHES, reset_confirm="reset")
     assert kept.status == 0, kept.text

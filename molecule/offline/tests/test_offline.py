@@ -93,7 +93,6 @@ def test_a_file_that_was_changed_and_another_signature_are_refused(host: Any, si
 
 
 @pytest.mark.on(A)
-@pytest.mark.long
 def test_hosts_forget_the_mirror_where_internet_has_come(host: Any, site: Site) -> None:
     run = site("playbooks/offline.yml", "--limit", A, gaudi_offline=False)
     assert run.status == 0, run.text
@@ -105,7 +104,6 @@ def test_hosts_forget_the_mirror_where_internet_has_come(host: Any, site: Site) 
 
 
 @pytest.mark.on(A)
-@pytest.mark.long
 def test_the_execution_environment_of_an_awx_comes_from_the_mirror_too(host: Any) -> None:
     image = "mirror.site:8443/docker.io/gaudi-serve/environment:1"
     # As a job of AWX does, on a host of the site that has an engine.

@@ -107,7 +107,6 @@ def test_with_all_flags_the_host_is_as_it_was(host: Any, playbook: Any, before: 
     assert run.changed_nothing, run.text
 
 
-@pytest.mark.long
 def test_the_toolkit_may_come_back(host: Any, playbook: Any) -> None:
     run = playbook("playbooks/driver.yml")
     assert run.status == 0, run.text

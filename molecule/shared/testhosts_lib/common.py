@@ -10,7 +10,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 SHARED = Path(__file__).resolve().parents[1]
@@ -20,6 +20,7 @@ LABEL = "gaudi-serve.testhost"
 NO_INPUT = (".", "__pycache__")
 # Images carry the key of what they were made from; only images with this label are ever removed.
 KEY_LABEL = "gaudi-serve.key"
+TICK_S = 15
 
 
 class HostError(Exception):
@@ -34,45 +35,41 @@ def cache() -> Path:
     return folder
 
 
-class Progress:
-    """Lines on standard error; steps that run beside each other do not write into each other's line."""
-
-    def __init__(self) -> None:
-        """Begin with no line open."""
-        self.lock = threading.Lock()
-        self.open: str | None = None
-
-    def write(self, text: str, step_of: str | None = None, end: bool = True) -> None:
-        """Write a line; the end of a step only where its begin is the line that is still open."""
-        with self.lock:
-            if self.open is not None and self.open != step_of:
-                print(file=sys.stderr)
-            elif step_of is not None and self.open == step_of:
-                text = text.removeprefix(step_of)
-            self.open = None if end else step_of
-            print(text, end="\n" if end else "", file=sys.stderr, flush=True)
-
-
-PROGRESS = Progress()
-
-
 def say(text: str) -> None:
     """Report progress; standard output is for results."""
-    PROGRESS.write(text)
+    print(text, file=sys.stderr, flush=True)
+
+
+@contextlib.contextmanager
+def ticking(current: Callable[[], tuple[str, float]]) -> Iterator[None]:
+    """Report every few seconds what goes on: its text, and when it began (``time.monotonic``)."""
+    over = threading.Event()
+
+    def report() -> None:
+        while not over.wait(TICK_S):
+            text, begin = current()
+            say(f"{text}: {time.monotonic() - begin:.0f} s so far")
+
+    thread = threading.Thread(target=report, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join()
 
 
 @contextlib.contextmanager
 def step(text: str) -> Iterator[None]:
-    """Report a long step and how long it took."""
-    begin = f"{text} ... "
-    PROGRESS.write(begin, begin, end=False)
-    start = time.monotonic()
+    """Report a long step: that it begins, that it goes on, and how long it took."""
+    start, ended = time.monotonic(), "failed after "
+    say(f"{text} ...")
     try:
-        yield
-    except BaseException:
-        PROGRESS.write(f"{begin}failed after {time.monotonic() - start:.0f} s", begin)
-        raise
-    PROGRESS.write(f"{begin}{time.monotonic() - start:.0f} s", begin)
+        with ticking(lambda: (text, start)):
+            yield
+        ended = ""
+    finally:
+        say(f"{text}: {ended}{time.monotonic() - start:.0f} s")
 
 
 @contextlib.contextmanager

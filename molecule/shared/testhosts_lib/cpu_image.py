@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import subprocess
 import tempfile
+import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from . import base_image
-from .common import REPOSITORY, SHARED, HostError, cache, digest, remove_superseded, run, say, step
+from .common import REPOSITORY, SHARED, HostError, cache, digest, remove_superseded, run, say, step, ticking
 from .standin_image import archives
 
 TAG = "gaudi-serve/vllm-cpu:0.32.0"
@@ -59,8 +60,13 @@ def ensure() -> None:
 def build(*options: str | Path) -> None:
     """Run the builder, and report what it reports."""
     argv = [str(word) for word in (BUILDER, "--cache", cache(), *options)]
-    with subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as process:
+    now = [("The CPU image", time.monotonic())]
+    with (
+        ticking(lambda: now[-1]),
+        subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as process,
+    ):
         for line in process.stdout or ():
+            now.append((line.rstrip(" .\n"), time.monotonic()))
             say(line.rstrip("\n"))
     if process.returncode != 0:
         raise HostError("the CPU image could not be built")
@@ -73,7 +79,7 @@ def make_model(base: str, site: Path) -> None:
     inputs = [f"{MODEL_MAKER}:/make.py:ro", f"{SENTENCES}:/sentences.yml:ro", f"{site}:/opt/vllm:ro"]
     mounts = [word for volume in [*inputs, f"{beside}:/out"] for word in ("--volume", volume)]
     options = ["--rm", "--network", "none", "--env", "PYTHONPATH=/opt/vllm", *mounts]
-    with step("Making the tiny model: training it, about half a minute"):
+    with step("Making the tiny model: training it"):
         run("docker", "run", *options, base, "python3", "/make.py", "/sentences.yml", "/out", timeout=600)
     beside.rename(model())
     say(f"Tiny model: {model()}")

@@ -1,4 +1,4 @@
-"""A queue of programs that run beside each other, some at a time, those that take long first."""
+"""A queue of programs, two at a time, of which at most one is heavy; those that take long begin first."""
 
 from __future__ import annotations
 
@@ -12,15 +12,16 @@ import signal
 import subprocess
 import tempfile
 import time
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from .common import REPOSITORY, SHARED, cache
 
-# One more than the processors that it is made for: a host's life waits for servers half of its time.
-LANES = max(2, int(os.environ.get("GAUDI_SERVE_LANES") or 3))
-# Of one part; on a machine that others use it takes three times as long as on a quiet one.
-LIMIT_S = 4 * 3600 if os.environ.get("GAUDI_SERVE_LONG") else 4500
+# A lane for each processor that it is made for.
+LANES = max(2, int(os.environ.get("GAUDI_SERVE_LANES") or 2))
+# A part is killed after its seconds times this, and some minutes. A busy machine takes three times as long.
+SLOWEST, SPARE_S = 6, 900
 # Lines that explain a failed part: names of tests, their asserts, and the tasks that failed.
 REASON = re.compile(
     r"^(_{3,} \S.* _{3,}$|(FAILED|ERROR) \S*/|E  +\S|\S+\.py:\d+: |fatal: \[|\+?(assert |AssertionError))"
@@ -32,18 +33,19 @@ class Part(NamedTuple):
     """One program of the tests.
 
     seconds: measured on two quiet processors, for the order of the first run on a machine.
-    group: parts of one group never run beside each other: they change what the hosts share.
+    heavy: it starts vLLM or several hosts. Two heavy parts never run beside each other: they would slow each other down
+        until a wait in one of them ends, and they change the kernel that the hosts share.
     engine: it needs the Docker engine.
     hosts: containers that it makes; they are removed before it and after it, which nothing has to wait for.
-    lanes: how many it takes; an emulated machine never waits, and is several times slower beside two others.
+    environment: variables that it has in addition.
     """
 
     argv: list[str]
     seconds: int
-    group: str = ""
+    heavy: bool = False
     engine: bool = False
     hosts: tuple[str, ...] = ()
-    lanes: int = 1
+    environment: Mapping[str, str] = {}
 
 
 class Outcome(NamedTuple):
@@ -60,13 +62,14 @@ class Outcome(NamedTuple):
     def line(self) -> str:
         """Return it as a line of the table."""
         how = "ok" if self.passed else "FAILED"
-        return f"{how:8}{self.name:22}{self.seconds:5.0f} s {self.used:5.0f} s  {self.counts}".rstrip()
+        return f"{how:8}{self.name:32}{self.seconds:5.0f} s {self.used:5.0f} s  {self.counts}".rstrip()
 
 
 class Queue:
     """Parts that wait, parts that run, and what has ended."""
 
-    def __init__(self, parts: dict[str, Part]) -> None:
+    def __init__(self, parts: dict[str, Part], passed: Callable[[str], None] = lambda name: None) -> None:
+        """``passed`` is called with the name of each part that has passed."""
         # Each checkout has logs of its own: two that test at once would write into the same ones.
         place = hashlib.sha256(str(REPOSITORY).encode()).hexdigest()[:8]
         self.logs = cache() / "logs" / f"{REPOSITORY.name}-{place}"
@@ -76,6 +79,7 @@ class Queue:
         with contextlib.suppress(OSError, ValueError):
             self.known = json.loads(self.kept.read_text(encoding="utf-8"))
         self.waiting = dict(parts)
+        self.passed = passed
         self.running: dict[str, Running] = {}
         self.ended: list[Outcome] = []
         self.gone: list[subprocess.Popen[bytes]] = []
@@ -85,7 +89,9 @@ class Queue:
         try:
             while self.waiting or self.running:
                 while name := self.next():
-                    self.running[name] = Running(self.waiting.pop(name), self.logs / f"{name.replace(' ', '-')}.log")
+                    part = self.waiting.pop(name)
+                    self.running[name] = Running(part, self.logs / f"{name.replace(' ', '-')}.log")
+                    print(f"begins  {name:32}{self.left()}", flush=True)
                 time.sleep(0.1)
                 for name in [name for name, one in self.running.items() if one.over()]:
                     self.end(name, self.running.pop(name))
@@ -99,20 +105,26 @@ class Queue:
         return self.ended
 
     def next(self) -> str | None:
-        """Return the part to begin now: the one that most hangs on, of those whose group does not run.
+        """Return the part to begin now: the longest, a heavy one first where none runs; None where none may begin."""
+        if len(self.running) >= LANES:
+            return None
+        busy = any(one.part.heavy for one in self.running.values())
+        free = [name for name, part in self.waiting.items() if not (busy and part.heavy)]
+        return max(free, key=lambda name: (self.waiting[name].heavy, self.seconds(name)), default=None)
 
-        One that takes several lanes goes before all others: lanes fall free one by one, so it would come last, alone.
-        """
-        busy = {one.part.group for one in self.running.values()} - {""}
-        left = LANES - sum(one.part.lanes for one in self.running.values())
-        free = [name for name, part in self.waiting.items() if part.group not in busy and part.lanes <= left]
-        return max(free, key=lambda name: (self.waiting[name].lanes, self.rest(name)), default=None)
+    def seconds(self, name: str) -> float:
+        """Return how long a part takes: the last time on this machine, or as measured for the file of the parts."""
+        part = self.waiting.get(name) or self.running[name].part
+        return self.known.get(name, part.seconds)
 
-    def rest(self, name: str) -> float:
-        """Return how many seconds come one after the other from here on, of the part and its group."""
-        group = self.waiting[name].group
-        chain = {name, *(one for one, part in self.waiting.items() if group and part.group == group)}
-        return sum(self.known.get(one, self.waiting[one].seconds) for one in chain)
+    def left(self) -> str:
+        """Return in words how long the rest takes: heavy parts one after the other, at most two parts at once."""
+        rest = {name: max(10, self.seconds(name) - one.taken) for name, one in self.running.items()}
+        heavy = sum(rest[name] for name, one in self.running.items() if one.part.heavy)
+        heavy += sum(self.seconds(name) for name, part in self.waiting.items() if part.heavy)
+        every = sum(rest.values()) + sum(map(self.seconds, self.waiting))
+        minutes = max(heavy, every / LANES, *rest.values(), 0) / 60 if rest or self.waiting else 0
+        return f"about {minutes:.0f} min left" if minutes >= 1 else "less than a minute left" if minutes else "the last"
 
     def end(self, name: str, one: Running) -> None:
         """Keep what a part gave, and show at once what went wrong."""
@@ -124,12 +136,13 @@ class Queue:
         if outcome.passed:
             self.known[name] = round(one.taken, 1)
             self.kept.write_text(json.dumps(self.known, indent=1) + "\n", encoding="utf-8")
+            self.passed(name)
         else:
             print("\n".join(text.splitlines()[-200:]))
             # Again below it: what a test has to show can be longer than that.
             print("\n".join(outcome.reasons))
             print(f"status {one.status}; the whole log: {one.log}")
-        print(outcome.line, flush=True)
+        print(f"{outcome.line}; {self.left()}", flush=True)
 
 
 class Running:
@@ -141,7 +154,7 @@ class Running:
         removed(part.hosts).wait()
         # What molecule knows of hosts of an earlier run is none of this one's business.
         self.folder = tempfile.TemporaryDirectory(prefix="gaudi-serve-test-")
-        environment = {**os.environ, "MOLECULE_EPHEMERAL_DIRECTORY": self.folder.name}
+        environment = {**os.environ, **part.environment, "MOLECULE_EPHEMERAL_DIRECTORY": self.folder.name}
         if part.hosts and os.geteuid() == 0:
             entered = Path(self.folder.name) / "entered"
             entered.mkdir()
@@ -161,7 +174,7 @@ class Running:
     def over(self) -> bool:
         """Return whether it has ended; one that takes too long is killed."""
         self.taken = time.monotonic() - self.begin
-        if self.process.returncode is None and self.taken > LIMIT_S:
+        if self.process.returncode is None and self.taken > self.part.seconds * SLOWEST + SPARE_S:
             self.kill()
         if self.process.returncode is None:
             ended, status, usage = os.wait4(self.process.pid, os.WNOHANG)

@@ -78,7 +78,6 @@ def test_a_build_that_fails_leaves_what_serves(host: Any, playbook: Any, started
     assert host.run("ls -A /var/lib/gaudi-serve/images-build").stdout.strip() == ""
 
 
-@pytest.mark.long
 def test_a_changed_recipe_is_another_image_and_the_old_one_stays(host: Any, playbook: Any, started: Any) -> None:
     old = serving(host)
     run = playbook("playbooks/models.yml", image_audio=False)
@@ -95,7 +94,6 @@ def test_a_changed_recipe_is_another_image_and_the_old_one_stays(host: Any, play
     assert serving(host) == old
 
 
-@pytest.mark.long
 def test_the_links_can_be_measured_without_the_network(host: Any, playbook: Any, unit: Any) -> None:
     nowhere = "git://127.0.0.1:9/hccl_demo.git"
     run = playbook(

@@ -1,0 +1,167 @@
+"""The parts of the tests: what each covers, and on which state it has passed."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+sys.path.append(str(ROOT / "scripts"))
+from test_lib import graph, parts, verified  # noqa: E402
+
+# Of these every file is covered by a part that runs it, and not only by those that read all files.
+COVERED = (
+    *("lib/", "roles/", "playbooks/", "library/", "action_plugins/", "filter_plugins/", "callback_plugins/"),
+    *("site.yml", "tests/integration/", "tests/runner/", "tests/vm/", "molecule/"),
+)
+KNOWN = parts.definitions()
+FILES = {
+    "ansible.cfg": "",
+    "requirements.txt": "",
+    "pyproject.toml": "",
+    "tests/conftest.py": "",
+    "filter_plugins/gaudi_serve.py": "from gaudi_serve.show.text import lines\nfrom gaudi_serve.awx import other\n",
+    "lib/gaudi_serve/__init__.py": "",
+    "lib/gaudi_serve/awx.py": "def other(): ...\n",
+    "lib/gaudi_serve/core.py": "",
+    "lib/gaudi_serve/show/text.py": "from ..core import (\n    one,\n    two,\n)\n",
+    "lib/gaudi_serve/stages/registry.py": "from . import driver, gateway\n",
+    "lib/gaudi_serve/stages/driver.py": 'STAGE = Stage(role="driver")\n',
+    "lib/gaudi_serve/stages/gateway.py": 'STAGE = Stage(role="gateway")\n',
+    "action_plugins/gaudi_stage.py": "from gaudi_serve.stages.registry import BY_ROLE\n",
+    "library/gaudi_facts.py": "import os\nfrom ansible.module_utils.gaudi_serve import facts\n",
+    "lib/gaudi_serve/facts.py": "",
+    "site.yml": "# See playbooks/other.yml\n- import_playbook: playbooks/driver.yml\n",
+    "playbooks/driver.yml": "- hosts: all\n  vars_files: [vars/all.yml]\n  roles:\n    - role: driver\n",
+    "playbooks/other.yml": "- hosts: all\n",
+    "playbooks/vars/all.yml": 'text: "{{ x | lines }}"\n',
+    "roles/driver/tasks/main.yml": "- gaudi_facts:\n- gaudi_stage:\n- fail:\n    msg: use playbooks/other.yml\n",
+    "roles/driver/templates/a.j2": "",
+    "roles/gateway/tasks/main.yml": "- gaudi_stage:\n",
+    "tests/test_it.py": 'from helpers import one\nRUN = "site.yml"\nPLAN = ROOT / "playbooks/driver.yml"\n',
+    "tests/helpers.py": "",
+    "other.txt": "",
+}
+USED = {
+    name
+    for name in FILES
+    if "other" not in name
+    and name
+    not in (
+        *("lib/gaudi_serve/awx.py", "lib/gaudi_serve/stages/gateway.py", "roles/gateway/tasks/main.yml"),
+        "filter_plugins/gaudi_serve.py",
+    )
+}
+
+
+@pytest.fixture
+def tree(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Return a small repository in place of this one, with one part."""
+    for name, text in FILES.items():
+        path = tmp_path / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    subprocess.run(["git", "init", "--quiet", tmp_path], check=True)
+    monkeypatch.setattr(graph, "ROOT", tmp_path)
+    monkeypatch.setattr(verified, "ROOT", tmp_path)
+    monkeypatch.setattr(verified, "RECORD", tmp_path / "verified.json")
+    graph.forget(), verified.digests.cache_clear()
+    yield tmp_path
+    graph.forget(), verified.digests.cache_clear()
+
+
+def part(name: str = "it", **data: Any) -> parts.Definition:
+    """Return a part of that repository."""
+    data = {"tests": ["tests/test_it.py"], **data}
+    return parts.Definition(name, "pytest", 1, True, False, tuple(data.get("covers", ())), "", data)
+
+
+def test_every_part_declares_code_that_exists() -> None:
+    for one in KNOWN.values():
+        assert one.everything or graph.covered(one.covers, one.paths), one.name
+        assert one.shows and one.seconds, one.name
+    with pytest.raises(ValueError, match=r"roles/nothing does not exist"):
+        graph.covered(["roles/nothing"], [])
+
+
+def test_every_file_is_covered_by_a_part_that_runs_it() -> None:
+    covered = set().union(*(verified.files_of(one) for one in KNOWN.values() if not one.everything))
+    assert sorted(name for name in graph.files() if name.startswith(COVERED) and name not in covered) == []
+
+
+def test_the_gate_has_the_main_job_and_25_minutes_of_two_processors() -> None:
+    gate = [one for one in KNOWN.values() if one.gate]
+    assert {"default", "service", "fleet", "distributed", "vm", "unit"} <= {one.base for one in gate}
+    heavy = sum(one.seconds for one in gate if one.part().heavy)
+    assert max(heavy, sum(one.seconds for one in gate) / 2) < 25 * 60
+
+
+def test_a_part_covers_what_its_tests_use_and_no_more(tree: Path) -> None:
+    assert graph.covered([], part().paths) == USED
+    assert "playbooks/driver.yml" in graph.covered(["site.yml"], [])
+    assert "lib/gaudi_serve/stages/gateway.py" in graph.covered(["roles/gateway"], [])
+
+
+@pytest.mark.parametrize("name", sorted(USED))
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda path: path.write_text(path.read_text() + "\n# changed\n"),
+        lambda path: path.chmod(0o755),
+        lambda path: path.rename(path.with_name(f"{path.name}.away")),
+    ],
+    ids=["content", "mode", "name"],
+)
+def test_every_change_of_what_a_part_covers_is_seen(tree: Path, name: str, change: Callable[[Path], Any]) -> None:
+    before = verified.state(part())
+    change(tree / name)
+    verified.refresh()
+    try:
+        assert verified.state(part()) != before
+    except ValueError as problem:  # its own test has gone
+        assert "does not exist" in str(problem)
+
+
+def test_a_new_file_in_a_role_and_another_command_are_seen_and_other_files_are_not(tree: Path) -> None:
+    before = verified.state(part())
+    (tree / "other.txt").write_text("changed")
+    (tree / "roles/gateway/tasks/main.yml").write_text("changed")
+    verified.refresh()
+    assert verified.state(part()) == before
+    assert verified.state(part("it:short")) != before
+    (tree / "roles/driver/tasks/more.yml").write_text("---\n")
+    verified.refresh()
+    assert verified.state(part()) != before
+
+
+def test_a_pass_is_recorded_by_the_state_on_which_the_part_began(tree: Path, capsys: Any) -> None:
+    known = {one.name: one for one in (part(), part("it:short"), part("more", tests=["tests/helpers.py"]))}
+    assert verified.unverified(known) == ["it", "more"]
+    verified.passed(known["it"], verified.state(known["it"]), known)
+    assert verified.unverified(known) == ["more"]
+    assert set(verified.read()) == {"it", "it:short"}
+    before = verified.state(known["more"])
+    (tree / "tests/helpers.py").write_text("changed = True\n")
+    verified.passed(known["more"], before, known)
+    assert "more: its files changed while it ran" in capsys.readouterr().out
+    assert verified.unverified(known) == ["it", "more"]
+
+
+def test_what_a_short_form_has_shown_is_not_all(tree: Path) -> None:
+    known = {one.name: one for one in (part(), part("it:short"))}
+    verified.passed(known["it:short"], verified.state(known["it:short"]), known)
+    assert verified.unverified(known) == ["it"]
+
+
+def test_names_select_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert parts.selected(["fleet:short", "fleet:short"], KNOWN) == ["fleet:short"]
+    assert "fleet:short" in parts.selected(["gate"], KNOWN) and "fleet" not in parts.selected(["gate"], KNOWN)
+    assert not [name for name in parts.selected(["all"], KNOWN) if name.endswith(parts.SHORT)]
+    assert {"host", "fleet"} <= {*parts.selected(["molecule"], KNOWN)}
+    with pytest.raises(SystemExit, match=r"unknown part nonsense; known are changed, gate, all, lint"):
+        parts.selected(["nonsense"], KNOWN)
