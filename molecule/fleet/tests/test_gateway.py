@@ -133,6 +133,7 @@ def test_files_that_haproxy_refuses_change_nothing(host: Any, playbook: Any, add
 
 
 @GATEWAY
+@pytest.mark.long
 def test_a_gateway_that_dies_comes_back_and_knows_who_is_drained(host: Any, address: str) -> None:
     stranger = servers("drain", "mol-fleet-aa")
     assert "host: 'mol-fleet-aa' has no server at this gateway; did you mean mol-fleet-a?" in stranger["msg"]
