@@ -77,13 +77,21 @@ def test_example_inventory_plans() -> None:
     assert [model["module_ids"] for model in plan["models"]] == [[0], [1, 2]]
 
 
-def test_every_filter_has_a_page_that_ansible_doc_shows() -> None:
+# What others build on; the other filters are the playbooks' own.
+CONTRACT = {
+    *("vllm_launch", "vllm_plan", "hpu_buckets", "hpu_padded_shape", "hpu_plugin_buckets", "hpu_plugin_padded_shape"),
+    *("hpu_bucket_plan", "hpu_memory", "hl_smi_modules", "hl_smi_topology", "hl_smi_links", "hccl_benchmark"),
+}
+
+
+def test_every_filter_of_the_contract_has_a_page_that_ansible_doc_shows() -> None:
     import inspect
     import json
 
     filters = load("filter_plugins/gaudi_serve.py").FILTERS
-    names = {function.__name__: function for function in filters}
-    assert names.keys() == {path.stem for path in ROOT.glob("filter_plugins/*.yml")}
+    names = {function.__name__: function for function in filters if function.__name__ in CONTRACT}
+    assert names.keys() == CONTRACT == {path.stem for path in ROOT.glob("filter_plugins/*.yml")}
+    assert [function.__name__ for function in filters if not function.__doc__] == []
     command = [Path(sys.executable).with_name("ansible-doc"), "-t", "filter", "--json", *names]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
     for name, page in json.loads(done.stdout).items():
