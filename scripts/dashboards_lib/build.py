@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from typing import Any
 
+import compact_json
 from grafana_foundation_sdk.builders import common, dashboard, prometheus, stat, table, timeseries
 from grafana_foundation_sdk.cog.encoder import JSONEncoder
 from grafana_foundation_sdk.models import common as common_models
@@ -13,6 +13,7 @@ from grafana_foundation_sdk.models import dashboard as models
 from grafana_foundation_sdk.models.prometheus import PromQueryFormat
 
 SOURCE = models.DataSourceRef(type_val="prometheus", uid="${datasource}")
+PANEL = 4000  # More characters than a panel has: each has one line in a file.
 # Columns of every series that are of no interest to the reader.
 HIDDEN = ("Time", "__name__", "job", "instance", "alertstate")
 
@@ -87,7 +88,7 @@ def text_of(board: Board) -> str:
         for panel in row.panels:
             number += 1
             built = built.with_panel(_panel(panel).id(number))
-    return json.dumps(built.build(), cls=JSONEncoder, indent=1, sort_keys=True) + "\n"
+    return compact_json.text_of(built.build(), PANEL, JSONEncoder)
 
 
 def _variable(name: str, query: str) -> dashboard.QueryVariable:
