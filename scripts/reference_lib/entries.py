@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import yaml
+from gaudi_serve.core.tiers import tier_of
 
 FIRST = "1.0.0"
 HERE = Path(__file__).parent
@@ -18,9 +19,11 @@ HERE = Path(__file__).parent
 class Entry:
     """A row of the reference.
 
-    kind: the type, such as ``list of int``. allowed: completes "must be". example: as YAML. read_by: what reads it.
+    path: the name, or for a key in a mapping its path. kind: the type, such as ``list of int``. allowed: completes
+    "must be". example: as YAML. read_by: what reads it; empty if everything does.
     """
 
+    path: str
     name: str
     kind: str
     default: str
@@ -32,11 +35,12 @@ class Entry:
     choices: tuple[str, ...] = ()
 
     @classmethod
-    def of(cls, name: str, data: Mapping[str, Any], allowed: str, read_by: str) -> Entry:
+    def of(cls, path: str, data: Mapping[str, Any], allowed: str, read_by: str) -> Entry:
         """Return an entry of a file of data."""
         choices = tuple(map(str, data.get("choices") or ()))
         return cls(
-            name,
+            path,
+            path.rpartition(".")[2],
             data["type"],
             str(data.get("default", "")),
             data["help"],
@@ -47,18 +51,23 @@ class Entry:
             choices,
         )
 
-    def markdown(self) -> str:
-        """Return the entry as a section."""
-        rows = [
-            ("type", self.kind),
-            ("default", self.default),
-            ("allowed", self.allowed),
-            ("example", f"`{self.name}: {self.example}`" if self.example else ""),
-            ("read by", self.read_by),
-            ("since", self.since),
+    @property
+    def tier(self) -> str:
+        """Return who needs the variable or key."""
+        return tier_of(self.path)
+
+    def row(self, keys: str, *cells: str) -> str:
+        """Return the entry as a row of a table. keys: a link to the keys of its mapping. cells: after the default."""
+        parts = [
+            self.help,
+            f"Allowed: {self.allowed}." if self.allowed else "",
+            f"Example: `{self.name}: {self.example}`." if self.example else "",
+            f"Keys: {keys}." if keys else "",
+            f"Read by {self.read_by}." if self.read_by else "",
+            f"Since {self.since}." if self.since != FIRST else "",
         ]
-        table = "".join(f"| {key} | {cell(value)} |\n" for key, value in rows if value)
-        return f"### {self.name}\n\n{self.help}\n\n| | |\n|---|---|\n{table}"
+        row = (f"`{self.name}`", self.kind, self.default, *cells, " ".join(filter(None, parts)))
+        return f"| {' | '.join(map(cell, row))} |\n"
 
 
 def cell(text: str) -> str:

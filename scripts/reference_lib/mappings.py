@@ -28,7 +28,7 @@ from gaudi_serve.monitoring.thresholds import Thresholds
 from gaudi_serve.stages import accelerator_network, image
 from gaudi_serve.tune.trace_file import NAMES
 
-from .entries import FIRST, Entry, cell, data_of
+from .entries import Entry, data_of
 from .roles import text_of
 
 
@@ -117,13 +117,16 @@ LIKE = {
 }
 OF_PLAYBOOKS = ("trace_columns", "tune_max_padding")
 DATA: Mapping[str, Mapping[str, Any]] = data_of("mappings")
-ROW = "| key | type | default | meaning |\n|---|---|---|---|\n"
+ROW = "| key | type | default | tier | meaning |\n|---|---|---|---|---|\n"
 
 
 def entries(path: str) -> list[Entry]:
     """Return the keys of a mapping in the order of its data."""
     code = CODE[path]
-    return [_entry(name, {**_of_option(code.options.get(name)), **one}, code) for name, one in DATA[path].items()]
+    return [
+        _entry(f"{path}.{name}", name, {**_of_option(code.options.get(name)), **one}, code)
+        for name, one in DATA[path].items()
+    ]
 
 
 def _of_option(option: Mapping[str, Any] | None) -> dict[str, Any]:
@@ -135,12 +138,12 @@ def _of_option(option: Mapping[str, Any] | None) -> dict[str, Any]:
     return {**found, "choices": option["choices"]} if "choices" in option else found
 
 
-def _entry(name: str, one: Mapping[str, Any], code: Mapped) -> Entry:
+def _entry(path: str, name: str, one: Mapping[str, Any], code: Mapped) -> Entry:
     choices = code.choices.get(name) or one.get("choices") or ()
     rule = code.rules.get(name)
     allowed = one.get("allowed") or (rule.allowed if rule and one["type"] != "bool" else "")
     default = one["default"] if "default" in one else _text(getattr(code.defaults, name))
-    return Entry.of(name, {**one, "default": default, "choices": tuple(choices)}, allowed, "")
+    return Entry.of(path, {**one, "default": default, "choices": tuple(choices)}, allowed, "")
 
 
 def _text(value: Any) -> str:
@@ -172,34 +175,34 @@ def is_value(path: str, of: str) -> bool:
     return all(part.isupper() for part in rest.replace("[]", "").split(".") if part)
 
 
-def section(one: Entry) -> str:
-    """Return a variable, key or option as Markdown, with a table for each mapping in it."""
-    return "\n".join([one.markdown(), *tables(one.name)])
+def sections(found: Iterable[Entry]) -> str:
+    """Return a section as Markdown for each variable or key with a mapping of its own."""
+    return "\n".join(
+        f"### {one.name}\n\nTier: [{one.tier}]({one.tier}.md).\n\n{tables(one.name)}"
+        for one in found
+        if nested(one.name)
+    )
 
 
-def tables(root: str) -> list[str]:
+def tables(root: str) -> str:
     """Return the tables of all mappings in a variable, key or option as Markdown."""
-    if root in LIKE and root not in DATA:
-        return [f"It has the keys of [{LIKE[root]}]({link(LIKE[root])}).\n"]
-    return [_heading(path, root) + ROW + "".join(_row(path, one) for one in entries(path)) for path in nested(root)]
+    return "\n".join(
+        _heading(path, root)
+        + ROW
+        + "".join(one.row(keys_link(of_key(path, one.name)), one.tier) for one in entries(path))
+        for path in nested(root)
+    )
 
 
 def _heading(path: str, root: str) -> str:
     if path == root:
-        return "Its keys:\n\n"
+        return ""
     return f"Keys of `{path}`:\n\n" if is_value(path, root) else f"#### {path}\n\n"
 
 
-def _row(path: str, one: Entry) -> str:
-    below = of_key(path, one.name)
-    parts = [
-        one.help,
-        f"Allowed: {one.allowed}." if one.allowed else "",
-        f"Example: `{one.name}: {one.example}`." if one.example else "",
-        f"Keys: [{below}]({link(below)})." if below else "",
-        f"Since {one.since}." if one.since != FIRST else "",
-    ]
-    return f"| `{one.name}` | {one.kind} | {cell(one.default)} | {cell(' '.join(filter(None, parts)))} |\n"
+def keys_link(path: str) -> str:
+    """Return a link to the table of a mapping; empty without a mapping."""
+    return f"[{path}]({link(path)})" if path else ""
 
 
 def link(path: str) -> str:

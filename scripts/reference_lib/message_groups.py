@@ -31,7 +31,7 @@ GROUPS = {
         lib("plan/", "memory/"),
     ),
     "Ways to start vLLM": Group(
-        "See [launch_profile](model-keys.md#launch_profile) and [models](../guides/models.md).", lib("engines/")
+        "See [launch_profile](expert.md#keys-of-a-model) and [models](../guides/models.md).", lib("engines/")
     ),
     "Buckets": Group("See [buckets](../guides/buckets.md).", lib("buckets/", "tune/")),
     "Cards and platforms": Group("See [platforms](../guides/platforms.md).", lib("platforms/")),
@@ -57,7 +57,7 @@ GROUPS = {
         (*lib("stages/weights", "host/weights", "host/observe_weights", "model/weights"), "roles/model_weights/"),
     ),
     "Servers and secrets": Group(
-        "See [vllm_secrets](inventory.md#vllm_secrets) and [serving](../explanation/serving.md).",
+        "See [vllm_secrets](everyday.md#variables) and [serving](../explanation/serving.md).",
         (*lib("stages/service", "stages/launch_view", "host/smoke", "host/secret"), "roles/vllm_service/"),
     ),
     "Gateway": Group(

@@ -11,6 +11,7 @@ from typing import Any
 
 import yaml
 
+from . import tiers
 from .message_groups import GROUPS
 from .message_parts import Parts, concatenated, parts_of, pattern_of, template_of
 
@@ -220,15 +221,6 @@ def group_of(source: str) -> str:
     return begins[max(begins, key=len)]
 
 
-def keys(root: Path) -> dict[str, str]:
-    """Return the links of all keys and variables that have a section in the reference."""
-    found: dict[str, str] = {}
-    for page in ("inventory", "model-keys"):
-        text = (root / f"docs/reference/{page}.md").read_text(encoding="utf-8")
-        found |= {name: f"{page}.md#{name}" for name in re.findall(r"^### ([a-z]\w+)$", text, re.M)}
-    return found
-
-
 def explained(root: Path) -> list[tuple[str, str]]:
     """Return (pattern, link) of each template of the page of explanations."""
     found = []
@@ -253,7 +245,7 @@ def line(one: Message, known: Mapping[str, str], sections: Sequence[tuple[str, s
 
 def pages(root: Path) -> dict[Path, str]:
     """Return the files that this part writes, by their paths."""
-    known, sections = keys(root), explained(root)
+    known, sections = tiers.links(), explained(root)
     groups: dict[str, list[str]] = {title: [] for title in GROUPS}
     for one in messages(root):
         groups[group_of(one.source)].append(line(one, known, sections))

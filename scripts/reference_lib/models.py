@@ -5,18 +5,24 @@ from __future__ import annotations
 from pathlib import Path
 
 from gaudi_serve.catalog.keys import CHECKS, OPTION_CHECKS
+from gaudi_serve.core.tiers import TIERS
 
 from . import mappings
 from .entries import Entry, data_of
 
 HEAD = """# Model keys
 
-Every key of an entry of `vllm_models` and `vllm_distributed_models` that the toolkit knows. Every other
-option of vLLM's server works too, by its name with underscores. The guide to [models](../guides/models.md)
-shows how to use them. A key that takes a mapping has a table of its keys, all since 1.0.0. `scripts/reference`
-writes this page.
+An entry of `vllm_models` or `vllm_distributed_models` takes these keys. Each has a row on the page of its tier. Every
+other option of vLLM's server works too, by its name with underscores. The guide to [models](../guides/models.md)
+shows how to use them. `scripts/reference` writes this page.
 
-## Keys
+| tier | keys |
+|---|---|
+"""
+MAPPINGS = """
+## Keys with keys of their own
+
+A key that takes a mapping has a table of its keys, all since 1.0.0.
 
 """
 
@@ -32,10 +38,14 @@ def entries() -> list[Entry]:
         check = CHECKS.get(name) or OPTION_CHECKS.get(name)
         allowed = data.get("allowed") or ((check(object()) or "") if check and name not in SAYS_MORE else "")
         engines = ", ".join(f"`{one}`" for one in data.get("engines", ()))
-        found.append(Entry.of(name, data, allowed, f"engines {engines}" if engines else "all engines"))
+        found.append(Entry.of(name, data, allowed, f"engines {engines}" if engines else ""))
     return found
 
 
 def pages(root: Path) -> dict[Path, str]:
     """Return the files that this part writes, by their paths."""
-    return {root / "docs/reference/model-keys.md": HEAD + "\n".join(map(mappings.section, entries()))}
+    found = entries()
+    keys = {tier: ", ".join(f"`{one.name}`" for one in found if one.tier == tier) for tier in TIERS[:-1]}
+    keys[TIERS[-1]] = "all others"
+    index = "".join(f"| [{tier}]({tier}.md#keys-of-a-model) | {names} |\n" for tier, names in keys.items())
+    return {root / "docs/reference/model-keys.md": HEAD + index + MAPPINGS + mappings.sections(found)}

@@ -115,12 +115,11 @@ def entry(playbook: str, name: str) -> Entry:
 @functools.cache
 def _variables() -> dict[str, Entry]:
     """Return the variables of inventories by name."""
-    found = [*variables.own(), *(one for entries in variables.of_roles().values() for one in entries)]
-    return {one.name: one for one in found}
+    return {one.name: one for one in variables.every()}
 
 
 def pages(root: Path) -> dict[Path, str]:
     """Return the files that this part writes, by their paths."""
-    keys = "\n".join(f"### {name}\n\n" + "\n".join(mappings.tables(name)) for name in mappings.OF_PLAYBOOKS)
+    keys = "\n".join(f"### {name}\n\n{mappings.tables(name)}" for name in mappings.OF_PLAYBOOKS)
     found = [read(path) for path in sorted(root.glob("playbooks/*.yml"))]
     return {root / "docs/reference/playbooks.md": HEAD + "".join(map(section, found)) + KEYS + keys}

@@ -1,4 +1,4 @@
-"""The page of all variables that an inventory or ``-e`` may set."""
+"""The variables that an inventory or ``-e`` may set, and the page about them."""
 
 from __future__ import annotations
 
@@ -16,14 +16,18 @@ from .roles import text_of
 
 HEAD = """# Inventory variables
 
-Every variable that an inventory, or `-e`, may set. A variable that begins with a prefix of the toolkit and is
-not on this page is refused, with the nearest known name. Options of single playbooks, such as `-e model=`,
-are on the page of the [playbooks](playbooks.md). Keys of a model are on the page of [model
-keys](model-keys.md). `scripts/reference` writes this page.
+An inventory, or `-e`, sets variables. The variable `vllm_models` has the [keys of a model](model-keys.md). Every
+variable and key has a tier, and each tier has a page:
 
-A variable that takes a mapping has a table of its keys. In the path of a mapping, an uppercase word is a name that
-you choose, and `[]` is each entry of a list. All keys exist since 1.0.0, unless their table has another version.
-An unknown key is refused.
+| tier | who needs it |
+|---|---|
+| [everyday](everyday.md) | everybody: a first host needs nothing else |
+| [site](site.md) | a fleet: images, drivers, mirrors, proxies, gateway, monitoring |
+| [expert](expert.md) | few: the defaults fit nearly every host |
+
+A variable that begins with a prefix of the toolkit and is on none of these pages is refused, with the nearest known
+name. Options of single playbooks, such as `-e model=`, are on the page of the [playbooks](playbooks.md).
+`scripts/reference` writes these pages.
 
 An editor can check an inventory while you type. Put one of these lines at the top of the file:
 
@@ -38,7 +42,11 @@ An editor can check an inventory while you type. Put one of these lines at the t
 The first is for `hosts.yml`, the second for files in `group_vars` and `host_vars`. `PATH` is the checkout of
 this repository.
 
-## Variables of the toolkit
+## Variables with keys
+
+A variable that takes a mapping has a table of its keys. In the path of a mapping, an uppercase word is a name that
+you choose, and `[]` is each entry of a list. All keys exist since 1.0.0, unless their table has another version.
+An unknown key is refused.
 
 """
 # Observed facts, which an inventory has no reason to set.
@@ -52,7 +60,7 @@ def own() -> list[Entry]:
     rules = {**VARIABLES, **INPUTS}
     found = []
     for name, data in data_of("variables").items():
-        readers = ", ".join(f"`{one}.yml`" for one in data.get("read_by", ())) or "all playbooks"
+        readers = ", ".join(f"`{one}.yml`" for one in data.get("read_by", ()))
         allowed = data.get("allowed") or (rules[name].allowed if name in rules else "")
         found.append(Entry.of(name, data, allowed, readers))
     return found
@@ -67,18 +75,22 @@ def of_roles() -> dict[str, list[Entry]]:
         role = next(one for one in owners if name.startswith(f"{one}_"))
         option = OPTIONS[name]
         kind = option["type"] + (f" of {option['elements']}" if "elements" in option else "")
-        playbook = PLAYBOOKS.get(role) or STAGES[role]
-        readers = "all playbooks" if playbook == "all" else f"`{playbook}.yml`, `site.yml`"
         data = {"type": kind, "help": text_of(dict(option)), "choices": option.get("choices")}
         if option.get("default") not in (None, "", [], {}):
             data["default"] = f"`{str(option['default']).lower() if kind == 'bool' else option['default']}`"
-        roles.setdefault(role, []).append(Entry.of(name, data, INPUTS[name].allowed, readers))
+        roles.setdefault(role, []).append(Entry.of(name, data, INPUTS[name].allowed, ""))
     return roles
 
 
-def documented() -> set[str]:
-    """Return the names of all variables on the page."""
-    return {one.name for one in own()} | {one.name for entries in of_roles().values() for one in entries}
+def readers(role: str) -> str:
+    """Return which playbooks read the options of a role."""
+    playbook = PLAYBOOKS.get(role) or STAGES[role]
+    return "All playbooks" if playbook == "all" else f"`{playbook}.yml` and `site.yml`"
+
+
+def every() -> list[Entry]:
+    """Return all variables."""
+    return own() + [one for entries in of_roles().values() for one in entries]
 
 
 def known() -> set[str]:
@@ -88,9 +100,7 @@ def known() -> set[str]:
 
 def pages(root: Path) -> dict[Path, str]:
     """Return the files that this part writes, by their paths."""
-    text = HEAD + "\n".join(map(mappings.section, own()))
-    for role, entries in of_roles().items():
-        text += f"\n## Variables of role {role}\n\n" + "\n".join(map(mappings.section, entries))
+    text = HEAD + mappings.sections(every())
     rows = "".join(f"| `{old}` | `{new}` |\n" for new, old in sorted(OLD.items(), key=lambda pair: pair[1]))
     text += (
         "\n## Old names\n\nThese names still work. The next release does not read them, and a run warns about each. "
