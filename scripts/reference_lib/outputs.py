@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
-from .schemas import DRAFT
+from .schemas import FOLDER, text_of
 
 VERSION = 1
 TEXT: dict[str, Any] = {"type": "string"}
@@ -184,8 +183,8 @@ def pages(root: Path) -> dict[Path, str]:
     folder, text, texts = root / "docs/reference", HEAD, {}
     for name, (origin, schema) in ALL.items():
         title = f"{name.capitalize()} of gaudi-serve, version {VERSION}"
-        whole = {"$schema": DRAFT, "title": title, **schema}
-        texts[folder / f"schemas/{name}.schema.json"] = json.dumps(whole, indent=1, sort_keys=True) + "\n"
+        whole = {"title": title, **schema}
+        texts[root / FOLDER / f"{name}.schema.json"] = text_of(whole)
         table = "\n".join(rows(schema))
         text += f"## {name.capitalize()}\n\nFrom {origin}. Schema: `docs/reference/schemas/{name}.schema.json`.\n\n"
         text += f"| key | type | always | meaning |\n|---|---|---|---|\n{table}\n\n"

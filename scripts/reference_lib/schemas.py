@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import re
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+import compact_json
 from gaudi_serve.core.aliases import ALIASES
 from gaudi_serve.inventory.variables import HANDED, INPUTS, KNOWN, PREFIXES
 from gaudi_serve.model.vllm_options import OPTION_NAMES
@@ -14,8 +15,17 @@ from gaudi_serve.model.vllm_options import OPTION_NAMES
 from . import mappings, models, variables
 from .entries import Entry
 
+FOLDER = "docs/reference/schemas"
 DRAFT = "https://json-schema.org/draft/2020-12/schema"
-TEMPLATE = {"type": "string", "pattern": r"\{\{"}
+WIDTH = 220  # A variable or key has one line in a file, unless it is longer.
+TEMPLATE = {"$ref": "#/$defs/template"}
+# What every variable and key takes in addition to its own values. Null takes a default away.
+SHARED: dict[str, Any] = {
+    "template": {"type": "string", "pattern": r"\{\{"},
+    "unset": {"anyOf": [TEMPLATE, {"type": "null"}]},
+    "option": {"description": "Option of vLLM's server."},
+}
+UNSET = {"$ref": "#/$defs/unset"}
 BELOW = re.compile(r"(\.[A-Z]+|\[\])*$")  # the names and list entries at the end of a path
 # What the reference has as the default of a key that is required under a condition.
 WITHOUT = re.compile(r"required without `\w+`( and `\w+`)*")
@@ -51,13 +61,20 @@ def of_kind(kind: str, choices: tuple[str, ...]) -> dict[str, Any]:
 
 
 def of_mapping(path: str) -> dict[str, Any]:
-    """Return the schema of a mapping by the path of its value; its keys may be in a mapping by name, or in a list."""
+    """Return the schema of the mapping of a path."""
     known = {one.name: of(one, mappings.of_key(path, one.name)) for one in mappings.entries(path)}
-    found = {"type": "object", "properties": known, "additionalProperties": False, **required_keys(path)}
+    return {"type": "object", "properties": known, "additionalProperties": False, **required_keys(path)}
+
+
+def of_value(path: str) -> dict[str, Any]:
+    """Return the schema of the value that has the mapping of a path: itself, in a mapping by name, or in a list."""
+    found: dict[str, Any] = {"$ref": f"#/$defs/{name_of(path)}.keys"}
     for part in reversed(re.findall(r"\.[A-Z]+|\[\]", path[len(BELOW.sub("", path)) :])):
         inner = {"anyOf": [found, TEMPLATE]}
         found = {"type": "array", "items": inner} if part == "[]" else {"type": "object", "additionalProperties": inner}
-    return found
+    # An empty mapping may mean none.
+    empty = path in INPUTS and "required" in required_keys(path) and INPUTS[path].good({})
+    return {"anyOf": [found, *([{"type": "object", "maxProperties": 0}] if empty else []), UNSET]}
 
 
 def required_keys(path: str) -> dict[str, Any]:
@@ -81,45 +98,58 @@ def required_keys(path: str) -> dict[str, Any]:
 
 def of(entry: Entry, path: str = "") -> dict[str, Any]:
     """Return the schema of a variable or key: its type, or a template. ``path``: of the mapping that is its value."""
-    kind = of_mapping(path) if path else of_kind(entry.kind, entry.choices)
-    if kind == {"type": "string"}:
-        kind = {"type": ["string", "number"]}  # YAML reads some texts as numbers; a run reports where quotes are needed
-    # Null takes a default away.
-    return {"description": LINK.sub(r"\1", entry.help), "anyOf": [kind, TEMPLATE, {"type": "null"}]}
+    text = {"description": LINK.sub(r"\1", entry.help)}
+    if entry.choices and not path:
+        return {**text, "anyOf": [of_kind(entry.kind, entry.choices), UNSET]}
+    return {**text, "$ref": f"#/$defs/{name_of(path or entry.kind)}"}
+
+
+def name_of(shape: str) -> str:
+    """Return the name of a type or of a mapping in the definitions."""
+    return shape.replace("[]", "").replace(" ", "_")
+
+
+def shapes(entries: Iterable[Entry]) -> dict[str, Any]:
+    """Return the definitions of all mappings, and of the types of variables and keys."""
+    paths = [path for path in mappings.DATA if path not in mappings.OF_PLAYBOOKS]
+    kinds = {one.kind for one in [*entries, *(one for path in paths for one in mappings.entries(path))]}
+    found = {name_of(kind): {"anyOf": [of_kind(kind, ()), UNSET]} for kind in kinds}
+    # YAML reads some texts as numbers; a run reports where quotes are needed.
+    found |= {kind: {"type": ["string", "number", "null"]} for kind in ("str", "path")}
+    found |= {name_of(path): of_value(path) for path in paths}
+    return found | {f"{name_of(path)}.keys": of_mapping(path) for path in paths} | SHARED
 
 
 def model() -> dict[str, Any]:
     """Return the schema of an entry of vllm_models."""
     known: dict[str, Any] = {one.name: of(one, mappings.value_of(one.name)) for one in models.entries()}
-    options = {name: {"description": "Option of vLLM's server."} for name in sorted(OPTION_NAMES) if name not in known}
+    options = {name: {"$ref": "#/$defs/option"} for name in OPTION_NAMES if name not in known}
     return {"type": "object", "properties": {**known, **options}, "additionalProperties": False}
 
 
 def inventory_variables() -> dict[str, Any]:
     """Return the schema of variables of hosts and groups."""
-    entries = variables.own() + [one for found in variables.of_roles().values() for one in found]
-    properties = {one.name: of(one, mappings.value_of(one.name)) for one in entries}
-    for name in properties.keys() & INPUTS.keys():
-        kind = properties[name]["anyOf"][0]
-        if "required" in kind and INPUTS[name].good({}):  # an empty mapping means none
-            properties[name]["anyOf"].append({"type": "object", "maxProperties": 0})
-    models_of = {"anyOf": [{"type": "array", "items": {"$ref": "#/$defs/model"}}, TEMPLATE, {"type": "null"}]}
+    properties = {one.name: of(one, mappings.value_of(one.name)) for one in variables.every()}
     for name in ("vllm_models", "vllm_distributed_models"):
-        properties[name] = {"description": properties[name]["description"], **models_of}
-    defaults = properties["vllm_model_defaults"]["description"]
-    properties["vllm_model_defaults"] = {"description": defaults, "anyOf": [{"$ref": "#/$defs/model"}, TEMPLATE]}
+        properties[name]["$ref"] = "#/$defs/models"
+    properties["vllm_model_defaults"]["$ref"] = "#/$defs/model_defaults"
     for old, new in ALIASES.items():
         if new in properties:
             properties[old] = {**properties[new], "deprecated": True, "description": f"Old name of {new}."}
+    others: dict[str, Any] = dict.fromkeys({*KNOWN, *HANDED} - {*properties}, True)
     # The toolkit's prefixes leave no room for names that it does not know.
-    names = "|".join(map(re.escape, sorted({*KNOWN, *HANDED, *properties})))
-    unknown = f"^(?!(?:{names})$)(?:{'|'.join(map(re.escape, PREFIXES))})"
-    return {"type": "object", "properties": properties, "propertyNames": {"not": {"pattern": unknown}}}
+    foreign = f"^(?!{'|'.join(map(re.escape, PREFIXES))})"
+    return {
+        "type": "object",
+        "properties": {**properties, **others},
+        "patternProperties": {foreign: True},
+        "additionalProperties": False,
+    }
 
 
 def group() -> dict[str, Any]:
     """Return the schema of a group of an inventory in YAML."""
-    variables_of = {"anyOf": [{"$ref": "#/$defs/variables"}, {"type": "null"}]}
+    variables_of = {"anyOf": [{"$ref": "variables.schema.json#/$defs/variables"}, {"type": "null"}]}
     return {
         "type": ["object", "null"],
         "properties": {
@@ -133,24 +163,30 @@ def group() -> dict[str, Any]:
 
 def pages(root: Path) -> dict[Path, str]:
     """Return the files that this part writes, by their paths."""
-    shared = {"model": model(), "variables": inventory_variables()}
-    texts = {
+    entry = {"$ref": "#/$defs/model"}
+    definitions = {
+        "model": model(),
+        "models": {"anyOf": [{"type": "array", "items": entry}, UNSET]},
+        "model_defaults": {"anyOf": [entry, TEMPLATE]},
+        "variables": inventory_variables(),
+        **shapes([*models.entries(), *variables.every()]),
+    }
+    found = {
         "variables": {
-            "$schema": DRAFT,
             "title": "Variables of a gaudi-serve inventory",
             "$ref": "#/$defs/variables",
-            "$defs": shared,
+            "$defs": definitions,
         },
         "inventory": {
-            "$schema": DRAFT,
             "title": "An inventory of gaudi-serve",
             "type": "object",
             "additionalProperties": {"$ref": "#/$defs/group"},
-            "$defs": {**shared, "group": group()},
+            "$defs": {"group": group()},
         },
     }
-    folder = root / "docs/reference/schemas"
-    return {
-        folder / f"{name}.schema.json": json.dumps(schema, indent=1, sort_keys=True) + "\n"
-        for name, schema in texts.items()
-    }
+    return {root / FOLDER / f"{name}.schema.json": text_of(schema) for name, schema in found.items()}
+
+
+def text_of(schema: dict[str, Any]) -> str:
+    """Return the text of a schema's file."""
+    return compact_json.text_of({"$schema": DRAFT, **schema}, WIDTH)

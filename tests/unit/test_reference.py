@@ -9,9 +9,11 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from urllib.parse import unquote, urlsplit
 
 import jsonschema
 import pytest
+import referencing
 import yaml
 from gaudi_serve.awx.settings import awx_refusal, awx_settings
 from gaudi_serve.bench.ask import read_ask
@@ -38,11 +40,18 @@ EXAMPLES = sorted(path.name for path in ROOT.glob("inventory/examples/*"))
 
 
 @functools.cache
-def schema(name: str) -> jsonschema.Draft202012Validator:
-    """Return a validator by one of the schemas."""
-    text = (ROOT / f"docs/reference/schemas/{name}.schema.json").read_text(encoding="utf-8")
+def of_file(uri: str) -> referencing.Resource[Any]:
+    """Return a schema by the address of its file, as an editor reads it."""
+    text = Path(unquote(urlsplit(uri).path)).read_text(encoding="utf-8")
     jsonschema.Draft202012Validator.check_schema(json.loads(text))
-    return jsonschema.Draft202012Validator(json.loads(text))
+    return referencing.Resource.from_contents(json.loads(text))
+
+
+@functools.cache
+def schema(name: str) -> jsonschema.Draft202012Validator:
+    """Return a validator by one of the schemas. A reference to another file is relative to its own file."""
+    uri = (ROOT / f"docs/reference/schemas/{name}.schema.json").as_uri()
+    return jsonschema.Draft202012Validator({"$ref": uri}, registry=referencing.Registry(retrieve=of_file))
 
 
 def complaints(name: str, value: Any) -> list[str]:
@@ -222,6 +231,20 @@ def test_the_schemas_refuse_mistakes(wrong: dict[str, Any], part: str) -> None:
     assert any(part in message for message in complaints("variables", wrong))
     inventory = {"all": {"children": {"g": {"hosts": {"a": wrong}}}}}
     assert complaints("inventory", inventory)
+
+
+def test_the_schema_of_an_inventory_reads_the_one_of_variables_from_its_folder(tmp_path: Path) -> None:
+    mistake = {"all": {"vars": {"vllm_modles": []}}}
+    for name in ("inventory", "variables"):
+        text = (ROOT / f"docs/reference/schemas/{name}.schema.json").read_text(encoding="utf-8")
+        (tmp_path / f"{name}.schema.json").write_text(text, encoding="utf-8")
+    uri = (tmp_path / "inventory.schema.json").as_uri()
+    found = jsonschema.Draft202012Validator({"$ref": uri}, registry=referencing.Registry(retrieve=of_file))
+    assert [*found.iter_errors(mistake)] and not [*found.iter_errors({"all": {"vars": {"accelerator": "gaudi"}}})]
+    (tmp_path / "variables.schema.json").unlink()
+    of_file.cache_clear()
+    with pytest.raises(referencing.exceptions.Unresolvable, match=r"variables\.schema\.json"):
+        [*found.iter_errors(mistake)]
 
 
 @pytest.mark.parametrize(
