@@ -397,6 +397,14 @@ def test_suggestions_are_the_nearest_of_each_kind() -> None:
     assert {"kv_cache_dtype": "fp8"} in found["suggestions"]
 
 
+def test_suggestions_of_everyday_keys_come_first() -> None:
+    start = planned(QWEN3_8B, 15.27, "NVIDIA GeForce RTX 4090", kv_cache_memory_bytes=8 * GIB, max_model_len=8192)
+    found = plan_vllm(Planned(**{**vars(start), "cards_left": 3}))
+    assert found is not None
+    keys = [tuple(change) for change in found["suggestions"]]
+    assert keys == [("tensor_parallel_size",), ("kv_cache_memory_bytes",)]
+
+
 def test_a_catalog_entry_that_names_no_kind_of_model_keeps_its_latent_vector() -> None:
     named = {"num_hidden_layers": 61, "hidden_size": 7168, "num_attention_heads": 128, "num_key_value_heads": 128}
     latent = {**named, "kv_lora_rank": 512, "qk_rope_head_dim": 64}

@@ -10,7 +10,11 @@ from dataclasses import asdict, dataclass
 from functools import wraps
 from typing import Any, TypeGuard
 
+from .tiers import rank
+
 LONGEST_VALUE = 80  # characters of a value or line that a message shows
+MISSPELT = 0.9  # The likeness from which a word is a name with a typing error.
+ABOUT = 0.1  # Names whose likeness to a word differs by less are about equally similar.
 DIGITS = re.compile(r"[0-9]{1,18}")
 # A user or password before the host of an address. With http, a user alone can be a token; ssh needs a user. A number
 # after a colon is a port. A password that is not encoded can contain any character, also slashes.
@@ -149,8 +153,18 @@ def is_number(value: Any, low: float, high: float) -> TypeGuard[float]:
 
 
 def near(key: Any, names: Iterable[str], most: int = 3) -> str:
-    """Return the question whether a similar name was meant, or an empty text if no name is similar."""
-    close = difflib.get_close_matches(str(key)[:LONGEST_VALUE], sorted(names), n=most, cutoff=0.6)
+    """Return the question whether a similar name was meant, or an empty text if no name is similar.
+
+    Of names that are about equally similar, everyday ones come first, unless one of them is only misspelt.
+    """
+    word, names = str(key)[:LONGEST_VALUE], sorted(names)
+    likeness = {
+        name: difflib.SequenceMatcher(None, name, word).ratio()
+        for name in difflib.get_close_matches(word, names, n=len(names) or 1, cutoff=0.6)
+    }
+    best = max(likeness.values(), default=0.0)
+    least = best if best >= MISSPELT else best - ABOUT
+    close = sorted(likeness, key=lambda name: (0, rank(name)) if likeness[name] >= least else (1, 0))[:most]
     return f"; did you mean {' or '.join(close)}?" if close else ""
 
 

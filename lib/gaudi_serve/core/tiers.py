@@ -41,3 +41,8 @@ _TIERS = {name: tier for tier, names in NAMES.items() for name in names}
 def tier_of(name: str) -> str:
     """Return the tier of a variable, of a key of a model, or of a path in a mapping."""
     return _TIERS.get(name, TIERS[-1])
+
+
+def rank(name: str) -> int:
+    """Return the place of a name among suggestions: everyday names before those of a site, and these before others."""
+    return TIERS.index(tier_of(name))

@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from ..core.errors import is_number, is_whole
+from ..core.tiers import rank
 from ..model.architecture import Architecture
 from ..model.draft import Speculation
 from ..model.host import Card
@@ -394,7 +395,10 @@ def _graphs(planned: Planned, layers: int) -> float:
 
 
 def _suggestions(planned: Planned, found: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Return the smallest changes with which a model fits, each verified; two together if none fits alone."""
+    """Return the smallest changes with which a model fits, each verified; two together if none fits alone.
+
+    Changes of everyday keys come first.
+    """
     changes = [*_less_fixed(planned, found), *_more_cards(planned), *_eight_bits(planned), *_larger_share(planned)]
     tried = [change for change in changes if _fits(planned.but(**change))]
     nearest: list[dict[str, Any]] = []
@@ -406,9 +410,9 @@ def _suggestions(planned: Planned, found: Mapping[str, Any]) -> list[dict[str, A
         shorter = [one for one in LENGTHS if one < found["max_model_len"]]
         length = next((one for one in shorter if _fits(planned.but(max_model_len=one))), 0)
     if length and _fits(planned.but(max_model_len=length)):
-        nearest.insert(1 if nearest and "tensor_parallel_size" in nearest[0] else 0, {"max_model_len": length})
+        nearest.append({"max_model_len": length})
     if nearest:
-        return nearest
+        return sorted(nearest, key=lambda change: max(map(rank, change)))
     for change in changes:
         other = planned.but(**change)
         judged = _judged(other)
