@@ -1,5 +1,17 @@
 """Settings of Sphinx, which builds these pages as a site: `make docs`."""
 
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+sys.path[:0] = [str(ROOT / "lib"), str(ROOT / "scripts")]
+from reference_lib import messages, roles  # noqa: E402
+
+# Pages that only the site has: they repeat the code, and the README.md of each role.
+for path, text in {**messages.pages(ROOT), **roles.site_pages(ROOT)}.items():
+    if not path.exists() or path.read_text(encoding="utf-8") != text:
+        path.write_text(text, encoding="utf-8")
+
 project = "gaudi-serve"
 author = "The gaudi-serve developers"
 extensions = ["myst_parser", "sphinx_copybutton"]

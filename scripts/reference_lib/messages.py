@@ -20,8 +20,8 @@ HEAD = """# Messages
 All messages with which a run is refused or fails. Search this page, or the site, for the constant words of your
 message. Words in CAPITALS stand for a part that differs, such as VALUE, HOST_NAME or KEY. The toolkit joins some
 messages from two lines of this page: the first names the place, the second what is wrong.
-[Troubleshooting](../troubleshooting.md) explains the messages that need more than a sentence. `scripts/reference`
-writes this page.
+[Troubleshooting](../troubleshooting.md) explains the messages that need more than a sentence. `make docs` writes this
+page.
 
 """
 SOURCES = ("lib/gaudi_serve/**/*.py", "library/*.py", "*_plugins/*.py", "roles/model_weights/files/*")

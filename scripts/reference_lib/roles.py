@@ -1,4 +1,4 @@
-"""The page of the roles' options, and the README.md of each role."""
+"""The page of the roles' options for the site, and the README.md of each role."""
 
 from __future__ import annotations
 
@@ -11,8 +11,7 @@ from gaudi_serve.inventory.variables import HANDED
 HEAD = """# Roles
 
 All options of the roles, from their argument_specs. Playbooks set some options themselves. Such an option is
-for users of the role alone: in an inventory it changes nothing, and a run warns about it. `scripts/reference`
-writes this page.
+for users of the role alone: in an inventory it changes nothing, and a run warns about it. `make docs` writes this page.
 
 """
 
@@ -55,6 +54,10 @@ def section(role: Path, level: int) -> str:
 def pages(root: Path) -> dict[Path, str]:
     """Return the files that this part writes, by their paths."""
     found = sorted(path.parents[1] for path in root.glob("roles/*/meta/argument_specs.yml"))
-    texts = {role / "README.md": section(role, 1) for role in found}
-    texts[root / "docs/reference/roles.md"] = HEAD + "\n".join(section(role, 2) for role in found)
-    return texts
+    return {role / "README.md": section(role, 1) for role in found}
+
+
+def site_pages(root: Path) -> dict[Path, str]:
+    """Return the page of the site that has all roles, by its path."""
+    found = sorted(path.parents[1] for path in root.glob("roles/*/meta/argument_specs.yml"))
+    return {root / "docs/reference/roles.md": HEAD + "\n".join(section(role, 2) for role in found)}

@@ -17,7 +17,7 @@ sys.path.insert(0, str(ROOT / "scripts"))
 
 from reference_lib import messages  # noqa: E402
 
-PAGE = (ROOT / "docs/reference/messages.md").read_text(encoding="utf-8")
+(PAGE,) = messages.pages(ROOT).values()
 LISTED = messages.messages(ROOT)
 # The exceptions with which the toolkit refuses a user's input, or gives up.
 ERRORS = {"InputError", "BmcError", "AwxError", "FetchError", "Unhealthy", "AnsibleActionFail"}
