@@ -99,7 +99,6 @@ def taken_back(lost: str, at: str, given: dict[str, Any], done: list[str], hosts
     assert PATTERN not in text
 
 
-@pytest.mark.long
 @pytest.mark.parametrize(
     ("lost", "at", "done"),
     # The canary, and one of the two of the second wave: the wave after it does not begin.
@@ -120,7 +119,6 @@ def test_a_host_that_is_lost_is_taken_back_when_it_is_there_again(
         }
 
 
-@pytest.mark.long
 @pytest.mark.parametrize(
     ("lost", "at", "given", "done"),
     [("h01", "gaudi_files", {}, []), ("h02", "vllm_benchmark", {"rollout_serial": 1}, ["h01"])],
@@ -134,7 +132,7 @@ def test_a_host_that_is_lost_at_another_moment_is_taken_back(
 @pytest.mark.parametrize(
     ("fault", "said"),
     [
-        pytest.param("garbled", "the answer names no country with its capital", marks=pytest.mark.long),
+        ("garbled", "the answer names no country with its capital"),
         ("crash", "model m does not serve: its unit is failed; out of"),
     ],
 )
@@ -175,7 +173,6 @@ def test_of_one_wave_a_host_is_lost_and_another_too_slow_and_both_go_back(hosts:
     assert hosts.page == ("The rollout stopped at h02, h03.", became, {"h01"})
 
 
-@pytest.mark.long
 def test_a_host_that_is_lost_while_it_goes_back_goes_back(hosts: Hosts) -> None:
     change(hosts.folder, "h01", fault="slow", away={"at": "vllm_snapshot restored", "seconds": 3})
     status, text = hosts.roll()
@@ -230,7 +227,7 @@ OTHER |= {"stage": "models", "clock": "2026-11-25 10:00:00"}
 HELD = "ann on adm2 (site.yml, process 7) has locked this host since 2026-11-25 10:00:00 (models)"
 
 
-@pytest.mark.parametrize("lock", [pytest.param("run", marks=pytest.mark.long), "rollout"])
+@pytest.mark.parametrize("lock", ["run", "rollout"])
 def test_a_host_that_another_run_holds_stops_a_rollout_before_the_first_change(lock: str, hosts: Hosts) -> None:
     change(hosts.folder, "h04", holder={**OTHER, "lock": lock})
     status, text = hosts.run(ROLLOUT, "--check")

@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
-# What fits on eight cards together, in turns. In make test: all kinds of input, and one model on all cards.
+# What fits on eight cards together, in turns. In make test: all kinds of input.
 TURNS = [
     ["qwen2-vl-7b-instruct", "qwen2-audio-7b-instruct", "qwen2.5-vl-7b-instruct", "qwen2.5-omni-7b"],
-    ["deepseek-r1-0528"],
 ]
 TURNS_LONG = [
+    ["deepseek-r1-0528"],
     ["qwen2-72b-instruct", "deepseek-r1-distill-llama-70b"],
     ["qwq-32b", "qwen3-8b", "deepseek-r1-distill-qwen-32b", "deepseek-r1-distill-llama-8b", "qwen2.5-7b-instruct"],
     ["qwq-32b-reduced-warmup"],
@@ -59,6 +59,7 @@ def test_models_of_the_manual_start_and_answer(host: Any, playbook: Any, unit: A
     assert len(set(taken)) == len(taken)
 
 
+@pytest.mark.long
 @pytest.mark.anyhow
 def test_a_garbled_answer_is_no_success(playbook: Any) -> None:
     wish = wishes(["qwen2.5-7b-instruct"])

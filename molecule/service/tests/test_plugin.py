@@ -171,11 +171,12 @@ def test_a_slow_warm_up_is_reported_while_it_goes_on(playbook: Any, unit: Any, c
     assert unit("qwq-32b", "StatusText").startswith(warming)
 
 
+@pytest.mark.long
 @pytest.mark.anyhow
 @pytest.mark.parametrize(
     "entries",
     [
-        pytest.param(["deepseek-r1-0528"], marks=pytest.mark.long),
+        ["deepseek-r1-0528"],
         ["qwen2-72b-instruct", "qwen2.5-vl-7b-instruct", "qwen2-audio-7b-instruct"],
     ],
     ids=lambda entries: entries[0],
