@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import compact_json
-from gaudi_serve.core.aliases import ALIASES
 from gaudi_serve.inventory.variables import HANDED, INPUTS, KNOWN, PREFIXES
 from gaudi_serve.model.vllm_options import OPTION_NAMES
 
@@ -133,9 +132,6 @@ def inventory_variables() -> dict[str, Any]:
     for name in ("vllm_models", "vllm_distributed_models"):
         properties[name]["$ref"] = "#/$defs/models"
     properties["vllm_model_defaults"]["$ref"] = "#/$defs/model_defaults"
-    for old, new in ALIASES.items():
-        if new in properties:
-            properties[old] = {**properties[new], "deprecated": True, "description": f"Old name of {new}."}
     others: dict[str, Any] = dict.fromkeys({*KNOWN, *HANDED} - {*properties}, True)
     # The toolkit's prefixes leave no room for names that it does not know.
     foreign = f"^(?!{'|'.join(map(re.escape, PREFIXES))})"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from gaudi_serve.core.aliases import OLD
 from gaudi_serve.core.options import OPTIONS
 from gaudi_serve.inventory.facts import OTHERS, VARIABLES
 from gaudi_serve.inventory.variables import HANDED, INPUTS
@@ -100,11 +99,4 @@ def known() -> set[str]:
 
 def pages(root: Path) -> dict[Path, str]:
     """Return the files that this part writes, by their paths."""
-    text = HEAD + mappings.sections(every())
-    rows = "".join(f"| `{old}` | `{new}` |\n" for new, old in sorted(OLD.items(), key=lambda pair: pair[1]))
-    text += (
-        "\n## Old names\n\nThese names still work. The next release does not read them, and a run warns about each. "
-        "A host\nthat has both names of one variable with different values is refused.\n\n"
-        f"| old name | name |\n|---|---|\n{rows}"
-    )
-    return {root / "docs/reference/inventory.md": text}
+    return {root / "docs/reference/inventory.md": HEAD + mappings.sections(every())}

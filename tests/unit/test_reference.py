@@ -257,7 +257,6 @@ def test_the_schema_of_an_inventory_reads_the_one_of_variables_from_its_folder(t
                 {"name": "a", "enable_auto_tool_choice": True, "port": "{{ port }}", "recipe_cache_path": None}
             ]
         },
-        {"gaudi_cards": 8},
     ],
 )
 def test_the_schemas_accept_what_is_right(right: dict[str, Any]) -> None:
