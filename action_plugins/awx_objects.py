@@ -15,7 +15,6 @@ if LIB not in sys.path:
 
 from gaudi_serve.awx.api import AwxError, from_environment  # noqa: E402
 from gaudi_serve.awx.run import apply  # noqa: E402
-from gaudi_serve.core.aliases import OLD, as_written, old_names  # noqa: E402
 from gaudi_serve.core.errors import InputError  # noqa: E402
 
 
@@ -28,8 +27,7 @@ class ActionModule(ActionBase):  # type: ignore[misc]  # ansible-core has no typ
     def run(self, tmp: Any = None, task_vars: dict[str, Any] | None = None) -> dict[str, Any]:
         """Return ``lines``, the changes, and ``notices``, the objects that stay although no file lists them."""
         result: dict[str, Any] = super().run(tmp, task_vars)
-        given, variables = self._task.args, task_vars or {}
-        result["warnings"] = old_names([[name for name in variables if name == OLD["fleet_awx"]]])
+        given = self._task.args
         try:
             found = apply(
                 from_environment(),
@@ -42,12 +40,11 @@ class ActionModule(ActionBase):  # type: ignore[misc]  # ansible-core has no typ
         except AwxError as problem:
             return {**result, "failed": True, "msg": str(problem)}
         except InputError as problem:
-            return {**result, "failed": True, "msg": _refused(str(problem).split("\n"), variables)}
+            return {**result, "failed": True, "msg": _refused(str(problem).split("\n"))}
         if found.refusal:
-            return {**result, "failed": True, "msg": _refused(found.refusal, variables)}
+            return {**result, "failed": True, "msg": _refused(found.refusal)}
         return {**result, "changed": bool(found.lines), "lines": found.lines, "notices": found.notices}
 
 
-def _refused(reasons: list[str], variables: dict[str, Any]) -> list[str]:
-    named = [as_written(text, variables) for text in reasons]
-    return ["Nothing has been changed on the AWX. Reasons:", *named]
+def _refused(reasons: list[str]) -> list[str]:
+    return ["Nothing has been changed on the AWX. Reasons:", *reasons]

@@ -13,7 +13,6 @@ LIB = str(Path(__file__).resolve().parents[1] / "lib")
 if LIB not in sys.path:
     sys.path.insert(0, LIB)
 
-from gaudi_serve.core.aliases import value_of  # noqa: E402
 from gaudi_serve.inventory.rendered import UNRENDERED, Variables  # noqa: E402
 from gaudi_serve.plan.unread import python_refusal, root_refusal  # noqa: E402
 
@@ -42,7 +41,7 @@ class ActionModule(Normal):  # type: ignore[misc]  # ansible-core has no type in
     def _accelerator(self, variables: dict[str, Any]) -> str:
         """Return the accelerator to serve; auto if it cannot be read, which the plan reports."""
         try:
-            return str(value_of(Variables(variables, self._loader), "accelerator") or "auto")
+            return str(Variables(variables, self._loader).get("accelerator") or "auto")
         except UNRENDERED:
             return "auto"
 

@@ -22,7 +22,6 @@ LIB = str(Path(__file__).resolve().parents[1] / "lib")
 if LIB not in sys.path:
     sys.path.insert(0, LIB)
 
-from gaudi_serve.core.aliases import as_written, value_of  # noqa: E402
 
 # A lock that was not renewed for this long no longer counts. The run that has the lock renews it.
 LEASE_S, RENEW_S = 300, 60
@@ -46,7 +45,7 @@ class ActionModule(ActionBase):  # type: ignore[misc]  # ansible-core has no typ
             **self._task.args,
             "run": this_run(variables),
             "observed": observed(variables),
-            "lease_s": value_of(variables, "fleet_lock_lease_s", LEASE_S),
+            "lease_s": variables.get("fleet_lock_lease_s", LEASE_S),
         }
         answer = self._execute_module("gaudi_lock", given, task_vars=task_vars)
         holder, why = answer.get("holder") or {}, "expired"
@@ -64,11 +63,11 @@ class ActionModule(ActionBase):  # type: ignore[misc]  # ansible-core has no typ
         elif holder:
             told = {
                 "locked": locked(holder, answer["since"]),
-                "msg": as_written(refusal(host, holder, answer["since"]), variables),
+                "msg": refusal(host, holder, answer["since"]),
             }
             answer = {**answer, **told, "failed": True}
         elif answer.get("taken_over"):
-            answer["warnings"] = [f"{host}: {as_written(taken_over(answer['taken_over'], why, check), variables)}"]
+            answer["warnings"] = [f"{host}: {taken_over(answer['taken_over'], why, check)}"]
         return {**result, **answer}
 
     def _renew(self, given: dict[str, Any], task_vars: dict[str, Any] | None) -> bool:
@@ -188,7 +187,7 @@ def ends_at_once(holder: dict[str, Any], mine: dict[str, Any], variables: dict[s
     """Return why another run's lock no longer counts, regardless of renewal: dead, broken, or nothing."""
     if is_dead(holder, mine):
         return "dead"
-    return "broken" if boolean(value_of(variables, "fleet_lock_break", False)) else ""
+    return "broken" if boolean(variables.get("fleet_lock_break", False)) else ""
 
 
 def taken_over(holder: dict[str, Any], why: str, check: bool) -> str:

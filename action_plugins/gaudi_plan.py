@@ -16,7 +16,6 @@ if LIB not in sys.path:
 
 from gaudi_serve.bundle.host import BundleHost  # noqa: E402
 from gaudi_serve.bundle.offline import missing_lines  # noqa: E402
-from gaudi_serve.core.aliases import as_written, finding_as_written  # noqa: E402
 from gaudi_serve.core.checks import is_true  # noqa: E402
 from gaudi_serve.core.errors import Finding, InputError  # noqa: E402
 from gaudi_serve.inventory.as_task import run_as_task  # noqa: E402
@@ -76,8 +75,8 @@ class ActionModule(ActionBase):  # type: ignore[misc]  # ansible-core has no typ
             gateways = list(known.get("preflight_gateways") or [])
             wanted = dataclasses.replace(Wanted.of_role(known), left=tied.left)
             found = assemble(host, wanted, given, known.get("gaudi_runtime"), gateways, tied.peers)
-            findings = [finding_as_written(one, known) for one in (*tied.findings, *found.findings)]
-            warnings = [as_written(text, known) for text in found.warnings]
+            findings = [*tied.findings, *found.findings]
+            warnings = list(found.warnings)
             facts |= {"preflight_plan": found.models, "preflight_expected": expected, "preflight_chosen": tied.chosen}
             # gaudi_lock uses it to find whether another run has changed the host since the plan's facts were read.
             facts["preflight_observed"] = {"at": known["gaudi_observed_at"], "boot": known.get("gaudi_boot_id", "")}

@@ -13,7 +13,6 @@ LIB = str(Path(__file__).resolve().parents[1] / "lib")
 if LIB not in sys.path:
     sys.path.insert(0, LIB)
 
-from gaudi_serve.core.aliases import as_written  # noqa: E402
 from gaudi_serve.core.errors import InputError  # noqa: E402
 from gaudi_serve.inventory.as_task import run_as_task  # noqa: E402
 from gaudi_serve.inventory.rendered import Undefined, Variables  # noqa: E402
@@ -50,7 +49,7 @@ class ActionModule(ActionBase):  # type: ignore[misc]  # ansible-core has no typ
             else:
                 found = self._compared(stage, step, given, variables)
         except (InputError, Undefined) as problem:
-            found = {"failed": True, "msg": as_written(str(problem), variables)}
+            found = {"failed": True, "msg": str(problem)}
         return {**result, "changed": False, **found}
 
     def _compared(self, stage: Stage, step: str, given: Given, variables: dict[str, Any]) -> dict[str, Any]:
@@ -65,7 +64,7 @@ class ActionModule(ActionBase):  # type: ignore[misc]  # ansible-core has no typ
         # Other hosts of the play read these facts.
         told: dict[str, Any] = {"changes": dict(found.changes), "ansible_facts": {**read, **stage.facts(found)}}
         if step == "pending" and found.refusal:
-            told |= {"failed": True, "msg": [REFUSED, *(as_written(text, variables) for text in found.refusal)]}
+            told |= {"failed": True, "msg": [REFUSED, *found.refusal]}
         if step == "verify" and found.left and not self._task.check_mode:
             told |= {"failed": True, "msg": found.left[0] if len(found.left) == 1 else list(found.left)}
         return told

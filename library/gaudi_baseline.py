@@ -17,9 +17,8 @@ options:
     type: str
     required: true
   values:
-    description: Values before the first change. C(found) is the old name of this option, for one release.
+    description: Values before the first change.
     type: dict
-    aliases: [found]
   packages:
     description: Whether to save the names of all installed packages too.
     type: bool
@@ -29,11 +28,9 @@ options:
     type: dict
     default: {}
   installed:
-    description: Items that the role installs, by kind, with their details. C(brought) is the old name of this option,
-      for one release.
+    description: Items that the role installs, by kind, with their details.
     type: dict
     default: {}
-    aliases: [brought]
 author:
   - The gaudi-serve developers (@gaudi-serve)
 """
@@ -63,17 +60,14 @@ def main() -> None:
     module = AnsibleModule(
         argument_spec={
             "role": {"type": "str", "required": True},
-            "values": {"type": "dict", "aliases": ["found"]},
+            "values": {"type": "dict"},
             "packages": {"type": "bool", "default": False},
             "paths": {"type": "dict", "default": {}},
-            "installed": {"type": "dict", "default": {}, "aliases": ["brought"]},
+            "installed": {"type": "dict", "default": {}},
         },
         supports_check_mode=True,
     )
     given = module.params
-    for old, new in (("found", "values"), ("brought", "installed")):
-        if given.get(old) is not None:
-            module.deprecate(f"option {old} of gaudi_baseline is now {new}; the next release accepts only {new}")
     path = RECORDS / f"{given['role']}.json"
     names = {"packages": given["packages"], "paths": given["paths"], "brought": given["installed"]}
     try:

@@ -13,10 +13,9 @@ description:
   - Restores it - stops models that did not run, restores the names of images, and starts changed models again.
 options:
   state:
-    description: C(saved) saves, C(restored) restores, and C(absent) removes the snapshot. C(kept) is the old name of
-      C(saved), for one release.
+    description: C(saved) saves, C(restored) restores, and C(absent) removes the snapshot.
     type: str
-    choices: [saved, kept, restored, absent]
+    choices: [saved, restored, absent]
     required: true
   measured:
     description: Result of module vllm_benchmark.
@@ -52,15 +51,12 @@ def main() -> None:
     """Run the module."""
     module = AnsibleModule(
         argument_spec={
-            "state": {"type": "str", "choices": ["saved", "kept", "restored", "absent"], "required": True},
+            "state": {"type": "str", "choices": ["saved", "restored", "absent"], "required": True},
             "measured": {"type": "dict", "default": {}},
         },
         supports_check_mode=True,
     )
     state, record = module.params["state"], kept()
-    if state == "kept":
-        module.deprecate("state kept of vllm_snapshot is now saved; the next release accepts only saved")
-        state = "saved"
     if module.check_mode:
         module.exit_json(changed=bool(record) != (state == "saved"), models=[], measured=record.get("measured", {}))
     if state == "absent":

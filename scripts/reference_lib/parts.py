@@ -8,19 +8,19 @@ import yaml
 
 HEAD = """# Parts of the tests
 
-`make test` is the gate: lint, unit tests and the main job for real, in 25 minutes on two quiet processors. `make test-all`
-runs everything in two hours. `scripts/test NAME` runs one part. `tests/parts.yml` describes the parts, and
-`scripts/reference` writes this page from it.
+`make test` is the gate: lint, unit tests and the main job for real, in 25 minutes on two quiet processors.
+`make test-all` runs everything in two hours. `scripts/test NAME` runs one part. `tests/parts.yml` describes the parts,
+and `scripts/reference` writes this page from it.
 
-- A part is in `make test` if it finds what no cheaper part finds. Results that are only computed (tables, refusals, output,
-  states) are tested in `tests/unit` or on simulated hosts. Containers test what only a real engine, systemd, HAProxy or vLLM
-  can show.
+- A part is in `make test` if it finds what no cheaper part finds. Results that are only computed (tables, refusals,
+  output, states) are tested in `tests/unit` or on simulated hosts. Containers test what only a real engine, systemd,
+  HAProxy or vLLM can show.
 - Some parts have a short form in `make test`, without the tests that are marked `long`. Mark a test `long` if it takes
   minutes and a cheaper test covers most of it. All other tests of these parts run in both.
-- A part covers the paths that it declares and those of its tests, with all that these use: imports, playbooks, roles, modules,
-  filters (`scripts/test_lib/graph.py`). `tests/verified.json` has, for each part, the digest of what it covered when it last
-  passed. `scripts/test changed` runs the parts that did not pass on the present state. Run it before you call a change done,
-  and commit the record with the change.
+- A part covers the paths that it declares and those of its tests, with all that these use: imports, playbooks, roles,
+  modules, filters (`scripts/test_lib/graph.py`). `tests/verified.json` has the digest of what each part covered when
+  it last passed. `scripts/test changed` runs the parts that did not pass on the present state. Run it before a change
+  is complete, and commit the record with the change.
 - Two parts run at a time. Heavy parts start vLLM or several hosts; only one of them runs at a time.
 
 The seconds are those of a part alone, on two quiet processors.

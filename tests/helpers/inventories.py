@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import copy
 import random
-import re
 from typing import Any
 
 import yaml
-from gaudi_serve.core.aliases import ALIASES
 from gaudi_serve.inventory.facts import VARIABLES
 from gaudi_serve.inventory.variables import INPUTS
 from helpers.mutations import HOSTILE, ROOT
-from jinja2.nativetypes import NativeEnvironment
 
 SPECS = {
     name: option
@@ -21,14 +18,8 @@ SPECS = {
 }
 
 
-def without_old_name(default: Any) -> Any:
-    """Return a role's default when a variable is set under neither its old nor its new name."""
-    old = re.match(r"{{ (\w+) \| default\(", default) if isinstance(default, str) else None
-    return NativeEnvironment().from_string(default).render() if old and old[1] in ALIASES else default
-
-
 DEFAULTS = {
-    name: without_old_name(value)
+    name: value
     for path in sorted(ROOT.glob("roles/*/defaults/main.yml"))
     for name, value in yaml.safe_load(path.read_text()).items()
 }

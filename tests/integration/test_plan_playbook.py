@@ -46,17 +46,6 @@ def test_a_good_plan_is_shown_and_written(tmp_path: Path) -> None:
     assert "plan_file: /proc/none/plan.json: its folder must exist, and be writable" in " ".join(text.split())
 
 
-def test_old_names_of_variables_count_and_are_named_once(tmp_path: Path) -> None:
-    old = {"gaudi_accelerator": "gaudi", "gaudi_gateway_secret": "x" * 32, "fleet_lock_lease_s": 60}
-    status, text = plan(tmp_path, [model()], "-e", "gaudi_cards=7", "-e", "gaudi_lock_lease_s=61", **old)
-    assert status == 2
-    flat = " ".join(text.split())
-    assert "g1, g2: gaudi_cards is 7, but hl-smi shows 8" in flat
-    assert "g1, g2: gaudi_lock_lease_s '61' and fleet_lock_lease_s 60 are two names of one variable" in flat
-    names = "gaudi_accelerator (now accelerator), gaudi_cards (now accelerator_cards), gaudi_gateway_secret (now "
-    assert flat.count("Variables have new names; the next release does not read the old ones: " + names) == 1
-
-
 def test_every_mistake_of_every_host_ends_the_run_with_its_sentence(tmp_path: Path) -> None:
     path = tmp_path / "plan.json"
     wrong = [model(port=0), model(name="b", port=2, dtype="int8")]

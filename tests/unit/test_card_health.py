@@ -141,7 +141,6 @@ def test_new_models_avoid_sick_and_excluded_cards() -> None:
     assert cards_of(plan(host(), one())) == [0]
     assert cards_of(plan(host({0: SICK}), one(), accelerator_cards_excluded=["S1"])) == [2]
     assert cards_of(plan(host({0: SICK}), one(), accelerator_cards_accepted=["S0"])) == [0]
-    assert cards_of(plan(host({0: SICK}), one(), gaudi_cards_excluded=["S1"])) == [2]
 
 
 def test_a_model_that_names_such_a_card_is_refused() -> None:

@@ -170,19 +170,6 @@ def test_another_version_comes_from_where_the_driver_came_from() -> None:
     assert changes("570", names={"cuda-drivers": "580.95.05-1"}).install[0].startswith("nvidia-driver-570-server-open")
 
 
-def test_what_an_old_name_reports_is_gaudis_alone() -> None:
-    """A fleet of several vendors may have it for all its hosts."""
-    old = {"version": "1.21.3-57", "optional_packages": ["habanalabs-qual"], "modules": ["habanalabs_compat"]}
-    old |= {"repository": {"uris": ["https://vault.habana.ai/x"], "suites": ["jammy"]}}
-    both = {f"{name}_{key}": value for key, value in old.items() for name in ("driver", "gaudi_driver")}
-    assert asked(driver=facts(), **both) == asked(driver=facts())
-    bare = facts({}, None, modules=[], services={}, offered={})
-    assert asked(driver=bare, **both).refusal == asked(driver=bare).refusal != []
-    # What a host sets under the present name counts there.
-    said = {**both, "driver_version": "570"}
-    assert asked(driver=facts(), **said).refusal == asked(driver=facts(), driver_version="570").refusal != []
-
-
 def test_tasks_get_lists() -> None:
     """Jinja adds no tuple to a list."""
     for driver in (facts(), facts({}, None, modules=[], services={}), facts(needs_companion=True)):

@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 from gaudi_serve.host.baseline import alone, keep, records, write_record
 from helpers.plans import model, planned
-from helpers.plugins import run_module
 
 
 def test_a_record_that_cannot_be_read_is_not_written_over(tmp_path: Path) -> None:
@@ -46,23 +45,3 @@ def test_what_gives_a_server_more_than_it_seems_is_warned_of() -> None:
         "gaudi01: model qwq: env sets PATH, in place of the image's own",
         "gaudi01: model qwq: port 80 is below 1024: the server gets NET_BIND_SERVICE for it",
     ]
-
-
-@pytest.mark.parametrize(
-    ("name", "arguments", "deprecation"),
-    [
-        ("gaudi_found", {"role": "x", "found": {"a": 1}}, "option found of gaudi_baseline is now values"),
-        (
-            "gaudi_baseline",
-            {"role": "x", "brought": {"keys": {}}},
-            " ".join(("option", "brought", "of gaudi_baseline is now installed")),
-        ),
-        ("vllm_kept", {"state": "kept"}, "state kept of vllm_snapshot is now saved"),
-    ],
-)
-def test_names_of_before_work_for_one_release_and_report_what_replaces_them(
-    name: str, arguments: dict[str, object], deprecation: str
-) -> None:
-    result = run_module(name, **arguments)
-    assert result["changed"]
-    assert deprecation in json.dumps(result["deprecations"])

@@ -117,7 +117,7 @@ def test_right_values_pass_also_as_the_texts_of_extra_variables() -> None:
     ("name", "near"),
     [
         ("host_tuning_hugepage", "host_tuning_hugepages"),
-        ("gaudi_card", "accelerator_cards"),
+        ("gaudi_cards_excluded", "accelerator_cards_excluded"),
         ("vllm_model", "vllm_models"),
         ("vllm_secret", "vllm_secrets"),
         ("container_runtime_http_proxi", "container_runtime_http_proxy"),

@@ -5,12 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from ansible.parsing.dataloader import DataLoader
-from gaudi_serve.core.aliases import ALIASES
 from gaudi_serve.host.hccl import hccl_arguments
 from gaudi_serve.host.links import link_verdict
-from gaudi_serve.inventory.rendered import Variables
-from gaudi_serve.inventory.variables import INPUTS, inventory_refusal
 from gaudi_serve.stages.links import STAGE, link_note, link_refusal, link_runs, link_validation_plan
 from gaudi_serve.stages.registry import task_hosts
 from helpers.plans import gaudi_host
@@ -154,23 +150,7 @@ def test_what_is_measured_aside_is_judged_by_itself() -> None:
     assert "HCCL latency: 0.2271 ms" in link_note(plain, {**state, "aside": aside})
 
 
-OURS = {old: new for old, new in ALIASES.items() if old.startswith("hccl_validation_")}
-
-
-@pytest.mark.parametrize(("old", "new"), OURS.items())
-def test_names_of_before_count_where_the_new_ones_are_not_set(old: str, new: str) -> None:
-    def read(**given: Any) -> Any:
-        return Variables(given, DataLoader(), ["link_validation"])[new]
-
-    assert read() != "x"
-    assert read(**{old: "x"}) == "x"
-    assert read(**{old: "x", new: "y"}) == "y"
-    assert new in INPUTS or new == "link_validation_image"
-    assert inventory_refusal({old: read()}, "g") == []
-
-
-def test_hosts_that_measure_together_are_found_by_either_name() -> None:
-    for name in ("link_validation_nodes", "hccl_validation_nodes"):
-        assert task_hosts({"a": {name: ["b", "c"]}, "b": {}, "c": {}, "d": {}}, ["a", "b", "c", "d"]) == ["b", "c"]
-        assert STAGE.waits({name: ["a", "b"]}) and not STAGE.waits({name: ["a"]})
-    assert not STAGE.waits({})
+def test_hosts_that_measure_together_are_found() -> None:
+    name = "link_validation_nodes"
+    assert task_hosts({"a": {name: ["b", "c"]}, "b": {}, "c": {}, "d": {}}, ["a", "b", "c", "d"]) == ["b", "c"]
+    assert STAGE.waits({name: ["a", "b"]}) and not STAGE.waits({name: ["a"]}) and not STAGE.waits({})

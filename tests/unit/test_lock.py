@@ -175,14 +175,14 @@ class Host:
         return answer
 
 
-def test_old_names_of_variables_count_for_locks(
+def test_variables_set_the_lease_of_a_lock_and_break_it(
     module: ModuleType, action: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     host, begin = Host(module, action, monkeypatch, tmp_path / "locks"), action.begin_of(os.getpid())
-    named = {"variables": {"gaudi_lock_break": True, "gaudi_lock_lease_s": 7}}
+    named = {"variables": {"fleet_lock_break": True, "fleet_lock_lease_s": 7}}
     assert host.lock("ann", begin=begin, **named)["held"]
     assert "its lock ends 7 s after" in host.lock("ben", controller="there")["msg"]
-    assert host.lock("ben", check=True, **named)["warnings"][0].endswith("), since gaudi_lock_break is set")
+    assert host.lock("ben", check=True, **named)["warnings"][0].endswith("), since fleet_lock_break is set")
 
 
 def test_a_rollout_finds_the_lock_of_another_run_and_takes_over_stale_ones(

@@ -13,7 +13,6 @@ import pytest
 import yaml
 from gaudi_serve.catalog.files import model_catalog
 from gaudi_serve.plan.host import vllm_plan
-from helpers.inventories import without_old_name
 from helpers.plans import gaudi_host
 from helpers.plugins import load
 
@@ -33,7 +32,7 @@ def test_every_input_of_a_role_has_a_specification_and_a_default(role: str) -> N
     assert set(options) == set(defaults)
     assert all(name.startswith(f"{role}_") for name in options)
     for name, option in options.items():
-        default = without_old_name(defaults[name])
+        default = defaults[name]
         assert option.get("default", default) == default, name
 
 

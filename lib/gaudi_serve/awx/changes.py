@@ -265,7 +265,7 @@ def _removed(objects: Objects, live: Live, prefix: str, organization: Ref) -> tu
             continue
         text = str(one.get("description") or "")
         phase = REMOVE + len(KINDS) - KINDS.index(ref.kind)
-        if is_ours(prefix, ref, text, objects.names) or (ref.kind == NODES and ref.parent in workflows):
+        if is_ours(prefix, ref, text) or (ref.kind == NODES and ref.parent in workflows):
             steps.append(Step(phase, f"- {ref}", "DELETE", (ref.kind, one["id"])))
         elif ref.kind not in (NODES, "hosts", "credential_types"):
             stays.append(str(ref))
@@ -273,7 +273,7 @@ def _removed(objects: Objects, live: Live, prefix: str, organization: Ref) -> tu
                 text = "since it is a copy or was renamed; remove it if it is not needed"
                 notices.append(f"{ref} has the mark of awx.yml for another name, {text}")
             elif prefix and ref.name.startswith(prefix) and "[made by awx.yml, prefix " not in text:
-                text = "an earlier version or another user made it; remove it if it is not needed"
+                text = "another user made it; remove it if it is not needed"
                 notices.append(f"{ref} has the prefix of this file, but not the mark of awx.yml: {text}")
     own = live.objects.get(organization)
     if not ours and own:

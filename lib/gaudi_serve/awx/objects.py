@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Container, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from .settings import TYPES, awx_credentials, awx_inputs
+from .settings import TYPES, awx_inputs
 
 Known = Mapping[str, Any]
 # In the order of creation; they are removed in reverse order.
@@ -74,23 +74,18 @@ class Grant:
 
 @dataclass(frozen=True)
 class Objects:
-    """All objects and roles.
-
-    pinned: projects that only their workflow updates. names: all objects that awx.yml may have created with this
-    prefix, including those that the current settings do not need.
-    """
+    """All objects and roles; ``pinned`` are the projects that only their workflow updates."""
 
     items: list[Item]
     grants: list[Grant]
     pinned: frozenset[Ref]
-    names: frozenset[Ref]
 
 
 def mark(prefix: str, ref: Ref | None = None) -> str:
     """Return the end of a description, by which awx.yml recognizes objects that it created with this prefix.
 
     The mark contains the object's name, because a user's copy keeps the description. Credential types have no name in
-    the mark: AWX cannot copy them, and only system administrators may change them. Older marks never had a name.
+    the mark: AWX cannot copy them, and only system administrators may change them.
     """
     if ref is None or ref.kind == "credential_types":
         return f"[made by awx.yml, prefix {prefix!r}]"
@@ -103,10 +98,9 @@ def is_marked(prefix: str, text: str) -> bool:
     return mark(prefix).removesuffix("]") in text
 
 
-def is_ours(prefix: str, ref: Ref, text: str, names: Container[Ref]) -> bool:
-    """Return whether awx.yml created an object. A mark without a name counts only for ``names``: it may be a copy's."""
-    named = ref in names or Ref("inventories", ref.parent) in names
-    return mark(prefix, ref) in text or (mark(prefix) in text and named)
+def is_ours(prefix: str, ref: Ref, text: str) -> bool:
+    """Return whether awx.yml created an object. A mark with another name is a copy's."""
+    return mark(prefix, ref) in text
 
 
 class _Maker:
@@ -288,14 +282,6 @@ class _Maker:
                 }
                 self.add(self.ref("schedules", one["name"]), one["description"], fields)
 
-    def names(self) -> frozenset[Ref]:
-        """Return all objects that the toolkit may have created, independent of the current settings."""
-        projects = [f"{one['name']} {REPOSITORY}" for one in self.parts["workflows"]]
-        own = [("job_templates", self.templates), ("teams", (*MAY, APPROVERS)), ("projects", (REPOSITORY, *projects))]
-        own += [("schedules", [one["name"] for one in self.parts["schedules"]]), ("credentials", awx_credentials())]
-        optional = {self.ref(kind, name) for kind, names in own for name in names}
-        return frozenset({item.ref for item in self.items} | optional)
-
     def teams(self, inventory: Ref, starts: Mapping[str, list[Ref]]) -> list[Grant]:
         """Add the teams; return the roles of the teams and their users."""
         users = {**self.settings["teams"], **({APPROVERS: self.approvers} if self.approvers else {})}
@@ -345,7 +331,7 @@ def wanted(given: Known, settings: Known, parts: Known) -> Objects:
     maker.schedules()
     grants = maker.teams(inventory, starts)
     items = sorted(maker.items, key=lambda one: KINDS.index(one.ref.kind))
-    return Objects(items, grants, frozenset(maker.pinned), maker.names())
+    return Objects(items, grants, frozenset(maker.pinned))
 
 
 def nodes(given: Sequence[Known], updates: Sequence[Ref]) -> list[dict[str, Any]]:

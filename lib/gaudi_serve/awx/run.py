@@ -56,7 +56,7 @@ def apply(
         return Result([], [], reasons)
     objects = wanted(given, settings, parts)
     if absent:
-        objects = Objects([], [], frozenset(), objects.names)
+        objects = Objects([], [], frozenset())
     live = read(api, settings["organization"], objects, me)
     live.trusted = _approver(api, given)
     if reasons := [*_unknown_users(objects, live, settings), *_unknown_credentials(objects, live)]:

@@ -9,7 +9,6 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
-from ..core.aliases import ALIASES, OLD, as_written, differ, value_of
 from ..core.checks import is_flag_text, is_true
 from ..core.errors import InputError, has_login, known, mapping, one_line, readable, refusal, shown, whole
 from ..gateway.fleet import secret_problem
@@ -60,7 +59,6 @@ KEYS = (
     *("approval_timeout", "teams", "rollout_approvers", "notifications", "schedules", "machine", "vault"),
     *("vllm_secrets", "model_weights_tokens", "vllm_image_registries", "fleet_gateway_secret", "controller"),
 )
-OLD_KEYS = tuple(OLD[key] for key in KEYS if key in OLD)
 # AWX's own credential types; and for each, the keys of the settings with AWX's field names.
 MACHINE, VAULT, GIT, REGISTRY, CONTROLLER = (
     *("Machine", "Vault", "Source Control", "Container Registry"),
@@ -128,12 +126,11 @@ TYPES: dict[str, dict[str, Any]] = {
         "by registry the username and password with which hosts pull images.",
         as_yaml=True,
     ),
-    # The field keeps its old name, because AWX refuses changes to the fields of a type that is in use.
-    "fleet_gateway_secret": {
-        **_of_one("gaudi_gateway_secret", "secret of the gateways", ""),
-        "description": "fleet_gateway_secret: the keys between gateways and servers are computed from it.",
-        "injectors": {"extra_vars": {"fleet_gateway_secret": "{{ gaudi_gateway_secret }}"}},
-    },
+    "fleet_gateway_secret": _of_one(
+        "fleet_gateway_secret",
+        "secret of the gateways",
+        "the keys between gateways and servers are computed from it.",
+    ),
 }
 
 
@@ -171,7 +168,7 @@ def awx_settings(given: Any) -> dict[str, Any]:
     given = _filled("fleet_awx", given, problems)
     names = mapping("", "fleet_awx", given, "a mapping with project, inventory, machine and so on")
     found: dict[str, Any] = {}
-    wanted: list[tuple[str, Callable[[], Any]]] = [("", partial(known, "fleet_awx", names, (*KEYS, *OLD_KEYS)))]
+    wanted: list[tuple[str, Callable[[], Any]]] = [("", partial(known, "fleet_awx", names, KEYS))]
     wanted += [(key, partial(reader, names.get(key))) for key, reader in READERS.items()]
     wanted += [("", partial(awx_inputs, names, key)) for key in _credentials() if _said(names, key) is not None]
     for key, read in wanted:
@@ -181,7 +178,6 @@ def awx_settings(given: Any) -> dict[str, Any]:
             problems.append(str(problem))
         else:
             found |= {key: value} if key else {}  # the values of credentials are not stored
-    problems += [f"fleet_awx: {text}" for text in _differing(names)]
     problems += _own_approvers(found.get("teams", {}), found.get("rollout_approvers", []))
     if problems:
         raise InputError("\n".join(problems))
@@ -191,14 +187,6 @@ def awx_settings(given: Any) -> dict[str, Any]:
     }
     del found["machine"]
     return {**found, **_named(names, found["prefix"]), "told": told}
-
-
-def _differing(names: Known) -> list[str]:
-    """Return messages on keys that are set under an old and a new name with different values."""
-    pairs = [(old, names.get(old), names.get(ALIASES[old])) for old in OLD_KEYS]
-    return [
-        differ(old, (one, other), hidden=True) for old, one, other in pairs if None not in (one, other) and one != other
-    ]
 
 
 def _filled(path: str, value: Any, problems: list[str]) -> Any:
@@ -221,28 +209,22 @@ def _filled(path: str, value: Any, problems: list[str]) -> Any:
     return found if isinstance(value, Mapping) else list(found.values())
 
 
-def awx_refusal(given: Any, state: Any = "present", update_secrets: Any = False, old: Any = None) -> list[str]:
+def awx_refusal(given: Any, state: Any = "present", update_secrets: Any = False) -> list[str]:
     """Return messages on mistakes in the settings of an AWX and in the options of a run.
 
     Args:
         given: ``fleet_awx``.
         state: ``awx_state``.
         update_secrets: ``awx_update_secrets``.
-        old: the settings under the variable's old name.
     """
-    if given is not None and old is not None:
-        # Compare without the parts that Ansible cannot template; awx_settings reports these.
-        if _filled("", given, []) != _filled("", old, []):
-            return [differ(OLD["fleet_awx"], (old, given), hidden=True)]
-        old = None
     reasons = [] if state in STATES else [f"awx_state: {shown(state)} is none of {', '.join(STATES)}"]
     if not is_flag_text(update_secrets):
         reasons.append(f"awx_update_secrets: {shown(update_secrets)} is not true or false")
     try:
-        awx_settings(given if old is None else old)
+        awx_settings(given)
     except InputError as problem:
         reasons += str(problem).split("\n")
-    return reasons if old is None else [as_written(text, (OLD["fleet_awx"],)) for text in reasons]
+    return reasons
 
 
 def awx_inputs(given: Known, key: str) -> dict[str, Any]:
@@ -274,9 +256,7 @@ def awx_default(of_hosts: Iterable[Known], name: str, otherwise: Any) -> Any:
         otherwise: the toolkit's default, used if the hosts differ or do not set the variable; the answer has its type.
     """
     said = {
-        json.dumps(value, default=str): value
-        for one in of_hosts
-        if (value := value_of(one, name, otherwise)) is not None
+        json.dumps(value, default=str): value for one in of_hosts if (value := one.get(name, otherwise)) is not None
     }
     if len(said) != 1:
         return otherwise
@@ -324,11 +304,6 @@ def awx_nothing_left(rollout: Any, node: str) -> str:
     return f"No approval is needed: {what}. The workflow continues with its status."
 
 
-def awx_credentials() -> list[str]:
-    """Return the names of all possible credentials, without the prefix."""
-    return [name for _, name in _credentials().values()]
-
-
 def _credentials() -> dict[str, tuple[str, str]]:
     """Return the type and name of all possible credentials, by their key in the settings."""
     return {
@@ -345,7 +320,7 @@ def _credentials() -> dict[str, tuple[str, str]]:
 def _said(names: Known, path: str) -> Any:
     value: Any = names
     for word in path.split("."):
-        value = value_of(value, word) if isinstance(value, Mapping) else None
+        value = value.get(word) if isinstance(value, Mapping) else None
     return value
 
 
@@ -386,7 +361,7 @@ def _inputs(key: str, kind: str, given: Any) -> dict[str, Any]:
     if kind == "fleet_gateway_secret":
         if problem := secret_problem(given):
             raise InputError(f"fleet_awx.{problem}")
-        return {"gaudi_gateway_secret": given}
+        return {"fleet_gateway_secret": given}
     names = {name: name for name in WEIGHTS} if kind == "model_weights_tokens" else FIELDS[kind]
     if not isinstance(given, Mapping):
         raise InputError(f"{label}: (hidden) is not a mapping with {', '.join(names)}")

@@ -9,7 +9,6 @@ from typing import Any
 
 from ..catalog.files import model_catalog
 from ..catalog.merge import merged_all
-from ..core.aliases import value_of
 from ..core.errors import InputError
 from ..core.words import counted
 from ..gateway.fleet import fleet_address, is_gateway
@@ -230,7 +229,7 @@ def _entry(host: str, ask: Ask, served: str, own: str, hostvars: Mapping[str, Kn
     Raises:
         InputError: if there is no gateway, or no key for it.
     """
-    key = str(value_of(hostvars[host], "benchmark_api_key") or "")
+    key = str(hostvars[host].get("benchmark_api_key") or "")
     if ask.through == DIRECT:
         return Entry(own)
     if ask.through != GATEWAY:
@@ -240,7 +239,7 @@ def _entry(host: str, ask: Ask, served: str, own: str, hostvars: Mapping[str, Kn
         raise InputError("through: gateway: no host of the inventory has fleet_gateway; leave through out")
     # Prefer a gateway on the same host.
     name = host if host in gateways else gateways[0]
-    settings = value_of(hostvars[name], "fleet_gateway")
+    settings = hostvars[name]["fleet_gateway"]
     gateway = read_gateway(settings)
     address = _address(name, host, gateway.virtual_address.partition("/")[0] or gateway.address, hostvars)
     if gateway.clients and not key:

@@ -16,7 +16,6 @@ from ipaddress import ip_address
 from itertools import takewhile
 from typing import Any
 
-from ..core.aliases import value_of
 from ..core.errors import InputError, is_whole, one_line
 from ..host.secret import given_secrets
 from ..host.smoke import EVERYWHERE
@@ -69,7 +68,7 @@ def fleet_gateways(hostvars: Mapping[str, Known], hosts: Iterable[str]) -> list[
 def is_gateway(variables: Known) -> bool:
     """Return whether a host is a gateway; also True for an unreadable value, which the gateway's checks refuse."""
     try:
-        return isinstance(value_of(variables, "fleet_gateway"), Mapping)
+        return isinstance(variables.get("fleet_gateway"), Mapping)
     # Ansible and Jinja raise many kinds of errors here.
     except Exception:
         return True
@@ -192,7 +191,7 @@ def _listens(live: LiveModel | None, model: Known | None) -> bool:
 
 def fleet_address(known: Known) -> str:
     """Return the address of a host for gateways: ``fleet_address``, or the address of its default route."""
-    return str(value_of(known, "fleet_address") or (known.get("gaudi_host") or {}).get("ip") or "")
+    return str(known.get("fleet_address") or (known.get("gaudi_host") or {}).get("ip") or "")
 
 
 def entry_of(given: Known) -> Entry:

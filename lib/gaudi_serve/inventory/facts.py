@@ -10,7 +10,6 @@ from operator import getitem
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from ..core.aliases import OLD, written
 from ..core.checks import Rule, filled, filled_each, is_flag, is_line, list_of, matching, one_of, whole
 from ..core.errors import Problem, is_number, one_line, shown
 from ..core.options import OPTIONS, rule_of
@@ -243,8 +242,7 @@ OTHERS = (
 # No message shows the values of these variables, because they may contain a password or a token.
 HIDDEN = frozenset(
     (
-        *("fleet_gateway", OLD["fleet_gateway"], "fleet_gateway_secret", OLD["fleet_gateway_secret"]),
-        *("vllm_secrets", "fleet_monitoring", "benchmark_api_key"),
+        *("fleet_gateway", "fleet_gateway_secret", "vllm_secrets", "fleet_monitoring", "benchmark_api_key"),
         *(key for key, one in OPTIONS.items() if one.get("no_log")),
     )
 )
@@ -396,21 +394,20 @@ def rendered(variables: Known, facts: bool, more: Iterable[str] = ()) -> tuple[d
 
 
 def rendered_of(variables: Known, names: Iterable[str]) -> tuple[dict[str, Any], dict[str, list[Unread]]]:
-    """Return the same for these variables only. Variables with an old name are returned under the new one."""
+    """Return the same for these variables only."""
     values: dict[str, Any] = {}
     unread: dict[str, list[Unread]] = {}
     for name in names:
         bad: list[tuple[Place, Exception]] = []
-        key = written(variables, name)
         try:
-            if key in variables:
-                values[name] = _plain(partial(getitem, variables, key), (), bad)
+            if name in variables:
+                values[name] = _plain(partial(getitem, variables, name), (), bad)
         # The nesting is deeper than any user intends.
         except RecursionError as problem:
             bad = [((), problem)]
         if bad:
             value = values.pop(name, None)
-            unread[name] = [_unread(key, value, *one) for one in bad]
+            unread[name] = [_unread(name, value, *one) for one in bad]
     return values, unread
 
 

@@ -15,7 +15,6 @@ from ..bios.profiles import ALLOWED, is_profiles, is_settings
 from ..catalog.files import catalog_folder, model_catalog, sound_entries
 from ..catalog.keys import VARIABLE
 from ..catalog.merge import client_names, merged_all
-from ..core.aliases import ALIASES, as_written, current, differ, written
 from ..core.checks import (
     Check,
     Rule,
@@ -26,7 +25,6 @@ from ..core.checks import (
     mapping_of,
     matching,
     one_of,
-    same,
 )
 from ..core.errors import InputError, Problem, has_login, is_whole, near, one_line, readable, shown
 from ..core.images import IS_NAME, IS_REGISTRY
@@ -344,7 +342,9 @@ PREFIXES = (
         "container_runtime_",
         "model_weights_",
     ),
-    *("link_validation_", "hccl_validation_", "qualification_"),
+    *("link_validation_", "qualification_"),
+    # No variable begins with it any more. It stays, so that inventories from before 1.1 get a message.
+    "hccl_validation_",
 )
 # Role options that playbooks set in every run, with the source of each value. Roles that are used alone read them. In a
 # playbook, setting them in the inventory has no effect.
@@ -395,7 +395,8 @@ SAID = frozenset(
 TAKEN = frozenset(
     ("preflight_reset_names", "preflight_reset_packages", *(name for one in OBJECTS for name in one.names(*one.taken)))
 )
-KNOWN = frozenset((*VARIABLES, *OTHERS, *INPUTS, *HANDED, *SAID, *TAKEN, *ALIASES))
+KNOWN = frozenset((*VARIABLES, *OTHERS, *INPUTS, *HANDED, *SAID, *TAKEN))
+SETTABLE = KNOWN - SAID - HANDED.keys()
 READ = frozenset((*VARIABLES, *INPUTS))
 
 
@@ -433,7 +434,7 @@ def inventory_refusal(variables: Known, host_name: str) -> list[str]:
         unread.pop("preflight_catalog", None)
     reasons = [f"{host_name}: {one.text}" for found in unread.values() for one in found]
     problems += input_problems(values)
-    reasons += [f"{host_name}: {problem_text(written(variables, key), *problem)}" for key, *problem in problems]
+    reasons += [f"{host_name}: {problem_text(*problem)}" for problem in problems]
     reasons += [f"{host_name}: {one_line(text)}" for text in lost]
     release = "" if "accelerator_release" in wrong else checked["accelerator_release"]
     for entry in checked["vllm_images"] or []:
@@ -451,9 +452,8 @@ def inventory_refusal(variables: Known, host_name: str) -> list[str]:
     more = octal_problems(values, host_name, variables.get("inventory_dir")) + strange_secrets(
         values, host_name, variables.get("hostvars") or {}
     )
-    more += _of_entries(values, host_name, variables) + differing_names(variables, host_name)
-    reasons += [one_line(text) for text in unknown_variables(variables, host_name) + more]
-    return [as_written(text, variables) for text in reasons]
+    more += _of_entries(values, host_name, variables)
+    return reasons + [one_line(text) for text in unknown_variables(variables, host_name) + more]
 
 
 def _of_fleet(values: Known, unread: Known, host_name: str, variables: Known) -> list[str]:
@@ -478,7 +478,7 @@ def _of_entries(values: Known, host_name: str, variables: Known) -> list[str]:
 def unknown_variables(variables: Iterable[Any], host_name: str) -> list[str]:
     """Return a message for each unknown variable with a prefix of the toolkit. It would silently have no effect."""
     return [
-        f"{host_name}: {readable(name)} is not a variable of this toolkit{current(near(name, KNOWN - SAID, 1))}"
+        f"{host_name}: {readable(name)} is not a variable of this toolkit{near(name, SETTABLE, 1)}"
         + f"; names that begin with {prefix} are its own"
         for name in variables
         for prefix in PREFIXES
@@ -496,19 +496,6 @@ def ignored_options(hosts: Iterable[Collection[str]], extra: Collection[str]) ->
     found = {name for known in hosts for name in HANDED if name in known and name not in extra}
     named = ", ".join(f"{name} (from {source})" for name, source in HANDED.items() if name in found)
     return [f"Playbooks set these options of roles and ignore the inventory's values: {named}"] if named else []
-
-
-def differing_names(variables: Known, host_name: str) -> list[str]:
-    """Return a message for each variable that a host sets under its old and new name with different values."""
-    reasons = []
-    for old, new in ALIASES.items():
-        # Playbooks set the value of variables that they pass to roles.
-        if old in variables and new in variables and new not in HANDED:
-            values, unread = rendered_of(variables, (old, new))
-            hidden = bool(unread) or old in HIDDEN or new in HIDDEN
-            if unread or not same(values[old], values[new]):
-                reasons.append(f"{host_name}: {differ(old, (values.get(old), values.get(new)), hidden)}")
-    return reasons
 
 
 def octal_problems(values: Known, host_name: str, folder: Any) -> list[str]:

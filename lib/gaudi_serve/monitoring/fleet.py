@@ -10,7 +10,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
-from ..core.aliases import value_of
 from ..core.errors import InputError
 from ..gateway.fleet import fleet_address, is_gateway
 from ..gateway.inputs import read_gateway
@@ -83,7 +82,7 @@ def fleet_monitors(hostvars: Mapping[str, Known], hosts: Iterable[str]) -> list[
 def is_monitor(variables: Known) -> bool:
     """Return whether a host runs Prometheus; also True for an unreadable value, which the host's checks refuse."""
     try:
-        return isinstance(value_of(variables, NAME), Mapping)
+        return isinstance(variables.get(NAME), Mapping)
     # Ansible and Jinja raise many kinds of errors here.
     except Exception:
         return True
@@ -194,7 +193,7 @@ def _monitors(
     found, wrong = {}, []
     for name in fleet_monitors(hostvars, hosts):
         try:
-            found[name] = read_monitoring(value_of(hostvars[name], NAME), hosts)
+            found[name] = read_monitoring(hostvars[name].get(NAME), hosts)
         # The toolkit, Ansible and Jinja raise many kinds of errors here.
         except Exception:
             if name == host_name:
@@ -277,7 +276,7 @@ def _certificate(known: Known, kind: str) -> str | None:
 
 def _gateway(known: Known) -> int:
     try:
-        settings = value_of(known, "fleet_gateway")
+        settings = known.get("fleet_gateway")
         return read_gateway(settings).metrics_port if isinstance(settings, Mapping) else 0
     # The host's own checks refuse the value.
     except Exception:

@@ -7,7 +7,6 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from ..catalog.files import sound_entries
-from ..core.aliases import as_written, finding_as_written
 from ..core.errors import Finding, one_line, plain
 from ..core.table import model_cell, table
 from ..core.words import counted, some_names
@@ -15,7 +14,6 @@ from ..gateway.fleet import fleet_gateways, gateway_left
 from ..inventory.facts import FACTS, INSTEAD, checked_facts, checked_variables, rendered
 from ..inventory.variables import (
     INPUTS,
-    differing_names,
     input_problems,
     octal_problems,
     of_gateways,
@@ -76,10 +74,9 @@ def vllm_fleet_plan(
     for name in hosts:
         host, findings = _host_plan(name, known, tasks)
         # A user's name with unprintable characters must not break the lines of other messages.
-        named = [finding_as_written(one, hostvars[name]) for one in findings]
-        fleet["errors"] += [{**one.as_dict(), "message": one_line(one.message)} for one in named]
+        fleet["errors"] += [{**one.as_dict(), "message": one_line(one.message)} for one in findings]
         if host:
-            fleet["warnings"] += [as_written(text, hostvars[name]) for text in host.pop("warnings")]
+            fleet["warnings"] += host.pop("warnings")
             fleet["hosts"][name] = host
     fleet["warnings"] += _together(hosts, known, fleet)
     return fleet
@@ -152,7 +149,6 @@ def _of_inventory(name: str, hostvars: Mapping[str, Known], known: Known, gatewa
         _error(name, key, text.removeprefix(f"{name}: "))
         for key, found in (
             ("inventory", unknown_variables(hostvars[name], name)),
-            ("inventory", differing_names(hostvars[name], name)),
             ("vllm_models", octal_problems(known, name, hostvars[name].get("inventory_dir"))),
             ("vllm_secrets", strange_secrets(known, name, hostvars)),
             ("fleet_gateway", of_gateways(known, gateways, name, hostvars)),

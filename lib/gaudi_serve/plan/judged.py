@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from ..core.aliases import as_written
 from ..core.errors import Finding
 from ..stages.changes import StageChanges
 from ..stages.registry import BEHIND, PLANNED, STAGES, awaits_driver, plans_models
@@ -30,7 +29,7 @@ def reasons(known: Known, stages: Sequence[str], findings: Sequence[Finding], ho
         found += known.get(f"{stage}_refusal") or []
     if "preflight_unclear" in known:
         found.append(f"{host_name}: {known['preflight_unclear']}")
-    return [as_written(text, known) for text in dict.fromkeys(found)]
+    return [*dict.fromkeys(found)]
 
 
 def judged(

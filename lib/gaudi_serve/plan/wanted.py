@@ -6,7 +6,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from ..core.aliases import value_of
 from ..core.checks import is_true
 from ..model.between import NEITHER, NICS, Between
 from ..stages.accelerator_network import between_of, port_warnings
@@ -77,7 +76,7 @@ class Wanted:
             cards_accepted=list(known["preflight_cards_accepted"] or []),
             weights_come=is_true(known["preflight_weights_come"]),
             images_come=not stages or "vllm_image" in stages,
-            gateway=value_of(known, "fleet_gateway"),
+            gateway=known.get("fleet_gateway"),
             cluster_address=str(known.get("vllm_cluster_address") or ""),
             between=between_of(known),
             port_notes=port_warnings(known),

@@ -7,7 +7,6 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from ..core.aliases import value_of
 from ..core.checks import is_true
 from ..model.host import LiveModel, live_models
 from ..plan.downtime import pending_lines
@@ -68,7 +67,7 @@ def _digests(known: Known) -> list[str]:
     starts = [model for model in models if _starts(model, live.get(model["name"], LiveModel()))]
     launches = [f"launch of {model['name']} with digest {model['digest']}" for model in starts]
     names = [NAMED[stage] for stage in StageChanges.of(known, tuple(NAMED)).pending]
-    return launches + [f"{name} with digest {_digest(value_of(known, name))}" for name in names]
+    return launches + [f"{name} with digest {_digest(known.get(name))}" for name in names]
 
 
 def _starts(model: Known, live: LiveModel) -> bool:

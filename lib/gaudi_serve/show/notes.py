@@ -10,7 +10,7 @@ from ..core.words import some_names
 
 # Notes that stay until an operator acts, by their name in ``fleet_acknowledged``.
 STANDING = {
-    **dict.fromkeys(("link_validation", "hccl_validation"), re.compile(r"\w+ validation pending")),
+    "link_validation": re.compile(r"\w+ validation pending"),
     "driver_held": re.compile(r"driver .* (?:is not held|nothing holds it)"),
     "container_runtime_release": re.compile(r"habanalabs-container-runtime .* is not of release"),
 }

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from ..core.aliases import value_of
 from ..core.table import model_cell, table
 from ..gateway.objects import Chat, Gateway
 from ..host.smoke import EVERYWHERE
@@ -45,7 +44,7 @@ def endpoint_table(
             for one in models
             if answers(one) or hosts_of(one)[0] not in hosts
         ]
-        notes[host] = open_notes(_notes(known), value_of(known, "fleet_acknowledged"))
+        notes[host] = open_notes(_notes(known), known.get("fleet_acknowledged"))
     dropped = "dropped out of this run, since it failed or could not be reached; the reason is above"
     before = ["check mode: nothing was changed; this is what is live now, before a real run"] if check else []
     return [*table(rows), *shared_lines(notes), *[f"{host}: {dropped}" for host in lost], *before]
@@ -84,7 +83,7 @@ def gateway_of(host: str, known: Mapping[str, Any]) -> dict[str, Any] | None:
     Returns:
         ``state``; ``url``; ``chat``: URL of the chat page, or empty; ``servers`` and ``up``: counts.
     """
-    settings, live = value_of(known, "fleet_gateway"), known.get("gaudi_haproxy")
+    settings, live = known.get("fleet_gateway"), known.get("gaudi_haproxy")
     if not live or not isinstance(settings, Mapping):
         return None
     scheme, chat = "https" if settings.get("certificate") else "http", settings.get("chat")
@@ -107,7 +106,7 @@ def _place(host: str, settings: Mapping[str, Any], address: str, port: int) -> s
 
 def monitor_of(known: Mapping[str, Any]) -> dict[str, Any] | None:
     """Return ``{state, url}`` of a host's Prometheus; None if the toolkit did not install it there."""
-    settings, live = value_of(known, NAME), known.get("gaudi_metrics")
+    settings, live = known.get(NAME), known.get("gaudi_metrics")
     if not live or not isinstance(settings, Mapping) or settings.get("files_only") or settings.get("state") == "absent":
         return None
     runs = all(live["units"][f"gaudi-{name}.service"]["active"] for name in ("prometheus", "alertmanager"))

@@ -7,7 +7,6 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime, timezone
 from typing import Any
 
-from ..core.aliases import value_of
 from ..core.table import model_cell, table
 from ..core.words import counted
 from ..gateway.fleet import gateway_left
@@ -98,13 +97,13 @@ def _host(known: Known, name: str) -> dict[str, Any]:
     cards = _cards(known) if serves else []
     stay = [f"model {model}: {why}" for model, why in (plan.get("left") or {}).items() if why]
     told = [*stay, *cards, *(note for fact in NOTES for note in known.get(fact) or [])]
-    notes = open_notes(told, value_of(known, "fleet_acknowledged"))
+    notes = open_notes(told, known.get("fleet_acknowledged"))
     return {"read": True, "problem": "", "drift": drift, "models": models, "notes": notes}
 
 
 def _cards(known: Known) -> list[str]:
     """Return the notes on the cards of a host."""
-    host, excluded = known["gaudi_host"], list(value_of(known, "accelerator_cards_excluded") or [])
+    host, excluded = known["gaudi_host"], list(known.get("accelerator_cards_excluded") or [])
     unknown = serial_notes(host, {"accelerator_cards_excluded": excluded})
     health = [*sick_cards(host), *card_warnings(host), *port_warnings(known)]
     return [*Host.of(with_health(host, excluded)).unused_cards, *health, *unknown]

@@ -10,7 +10,6 @@ from inspect import getsource
 from ipaddress import IPv4Interface
 from typing import Any
 
-from ..core.aliases import value_of
 from ..core.checks import Rule, is_flag_text, is_line, is_true, list_of, matching, one_of
 from ..core.errors import is_whole, near, one_line, readable, shown, unknown
 from ..core.paths import UNITS
@@ -282,7 +281,7 @@ def port_warnings(known: Known) -> list[str]:
         known: the variables and facts of the host.
     """
     between, outside = between_of(known), _outside(known)
-    may_be_down = {str(port) for port in value_of(known, "driver_ports_may_be_down") or ()}
+    may_be_down = {str(port) for port in known.get("driver_ports_may_be_down") or ()}
     inside = {
         int(card): dead
         for card, ports in sorted(ports_down(known).items(), key=lambda item: int(item[0]))

@@ -7,7 +7,6 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from ..core.aliases import ALIASES
 from ..core.checks import is_true
 from ..model.host import Card
 from ..platforms import platform_of
@@ -21,7 +20,6 @@ from .reset import driver_reset
 
 RELEASE = re.compile(r"\d+\.\d+\.\d+")
 DKMS = "habanalabs-dkms"
-OLD = {new: old for old, new in ALIASES.items()}
 
 
 def driver_refusal(
@@ -211,10 +209,10 @@ def _pending(given: Given) -> Pending:
 def _by_version(given: Given, driver: Driver) -> Pending:
     """Return the pending work on a driver whose packages have the driver's own version."""
     known = given.known
-    facts, host, version = known["gaudi_driver"], known["gaudi_host"], str(_own(known, "driver_version") or "")
+    facts, host, version = known["gaudi_driver"], known["gaudi_host"], str(known["driver_version"] or "")
     manage = is_true(known["driver_manage"])
-    addresses = apt_access((_own(known, "driver_repository") or {}).get("uris") or [])["uris"]
-    found = package_changes(driver, facts, version, _own(known, "driver_optional_packages") or (), addresses)
+    addresses = apt_access((known["driver_repository"] or {}).get("uris") or [])["uris"]
+    found = package_changes(driver, facts, version, known["driver_optional_packages"] or (), addresses)
     stopped = drained(host) if found.replaces else []
     refusal = package_refusal(
         driver,
@@ -228,7 +226,7 @@ def _by_version(given: Given, driver: Driver) -> Pending:
     )
     lines, due = found.lines, found.due and manage
     own = {"needed": True, "due": due, "drain": stopped, "holds": list(found.hold), "down": []}
-    own |= {"modules": list(_own(known, "driver_modules") or driver.modules), "unload": list(driver.unload)}
+    own |= {"modules": list(known["driver_modules"] or driver.modules), "unload": list(driver.unload)}
     stop = [*driver.users, *driver.services] if found.replaces else []
     again = [unit for unit in stop if (facts.get("services") or {}).get(unit, NOTHING)["runs"]]
     own |= {"stop": again, "again": again[::-1], "start": list(found.start), "found": found.found}
@@ -261,14 +259,6 @@ def _expected(given: Given) -> dict[str, Any]:
 def _users(facts: Mapping[str, Any]) -> list[str]:
     """Return a sentence for each module that prevents unloading the driver's modules."""
     return [f"kernel module {name} uses the driver's modules; unload it first" for name in facts.get("used_by") or ()]
-
-
-def _own(known: Mapping[str, Any], name: str) -> Any:
-    """Return a variable of a host without Gaudi; None for the value of its old name, which only Gaudi used.
-
-    A fleet of several vendors may set the old names for all its hosts.
-    """
-    return None if known.get(OLD[name]) == known[name] else known[name]
 
 
 def _lists(values: Mapping[str, Any]) -> dict[str, Any]:

@@ -9,7 +9,6 @@ from collections.abc import Mapping, Sequence
 from pathlib import PurePosixPath
 from typing import Any
 
-from ..core.aliases import value_of
 from ..core.errors import InputError, one_line
 from ..core.templates import file_of
 from ..gateway.clients import ClientNames
@@ -132,7 +131,7 @@ def gateway_ports(variables: Known, models: Sequence[Known], host_name: str) -> 
         host_name: name of the host in messages.
     """
     try:
-        gateway = read_gateway(value_of(variables, "fleet_gateway"))
+        gateway = read_gateway(variables.get("fleet_gateway"))
     except InputError:
         return []
     serving = [one for one in models if one["state"] != "stopped" and answers(one)]

@@ -6,7 +6,6 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from ..core.aliases import value_of
 from ..core.checks import is_true
 from ..core.errors import shown
 from ..core.images import vllm_image_id
@@ -24,9 +23,6 @@ from .reset import link_validation_reset
 Run = dict[str, Any]
 # Name, cards, and the ranks of hccl_demo.
 Group = tuple[str, list[Card], list[int] | None]
-
-# Hosts that measure together, under the present name and the previous one.
-NODES = ("link_validation_nodes", "hccl_validation_nodes")
 
 
 def link_validation_plan(
@@ -288,7 +284,7 @@ def _plan(known: Mapping[str, Any], host: Mapping[str, Any], options: Mapping[st
 def _pending(given: Given) -> Pending:
     known = given.known
     state, image = known["gaudi_hccl"], known["link_validation_image"]
-    host = _without_excluded(known["gaudi_host"], value_of(known, "accelerator_cards_excluded") or ())
+    host = _without_excluded(known["gaudi_host"], known.get("accelerator_cards_excluded") or ())
     nodes = list(known["link_validation_nodes"] or [])
     links = platform_of(host["accelerator"]).links
     together, drain = len(nodes) > 1, is_true(known["link_validation_drain"])
@@ -326,8 +322,8 @@ STAGE = Stage(
     planned=True,
     down=(5, "its cards are measured"),
     noted=("report", "status"),
-    hosts={name: lambda value: value or [] for name in NODES},
-    waits=lambda known: any(len(known.get(name) or []) > 1 for name in NODES),
+    hosts={"link_validation_nodes": lambda value: value or []},
+    waits=lambda known: len(known.get("link_validation_nodes") or []) > 1,
     pending=_pending,
     reset=_reset,
 )

@@ -8,7 +8,6 @@ from dataclasses import asdict, dataclass
 from pathlib import PurePosixPath
 from typing import Any
 
-from ..core.aliases import value_of
 from ..core.errors import InputError, one_line
 from ..core.templates import ROLES
 from ..gateway.config import File
@@ -356,7 +355,7 @@ def planned_ports(known: Known) -> dict[int, str]:
     plan = known.get("preflight_plan") or {"models": []}
     found = {int(one["port"]): f"model {one['name']}" for one in plan["models"] if one["state"] != "stopped"}
     try:
-        gateway = read_gateway(value_of(known, "fleet_gateway"))
+        gateway = read_gateway(known.get("fleet_gateway"))
     except InputError:
         # It is missing, or another check refuses it.
         return found

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from ..core.aliases import value_of
 from ..core.checks import is_true
 from ..core.table import table
 from ..core.words import counted
@@ -33,7 +32,7 @@ def _pending(given: Given) -> Pending:
     asked = is_true(known["qualification_asked"])
     suite = str(known["qualification_suite"] if asked else known["qualification_required"] or "")
     acceptance = platform_of(host["accelerator"]).acceptance
-    cards = _cards(host, value_of(known, "accelerator_cards_excluded") or ())
+    cards = _cards(host, known.get("accelerator_cards_excluded") or ())
     tests = acceptance.tests(suite, str(host.get("device_name") or "")) if acceptance and suite else ()
     open_cards = not_passed(state["cards"], cards, suite, [test.name for test in tests]) if suite else []
     due = bool(suite) and (asked or bool(open_cards) or not _all(host))

@@ -128,7 +128,7 @@ def test_what_a_driver_cannot_do_is_refused_unless_the_run_replaces_it(host: Any
 
 def test_an_older_toolkit_gives_cards_by_its_runtime(host: Any, playbook: Any) -> None:
     older = {"container_runtime_nvidia_version": "1.17.8-1"}
-    run = playbook(*SITE, gaudi_all_at_once=True, **older)
+    run = playbook(*SITE, fleet_all_at_once=True, **older)
     assert run.status == 0, run.text
     for model in MODELS:
         ids = has_cards(host, model)
@@ -141,7 +141,7 @@ def test_an_older_toolkit_gives_cards_by_its_runtime(host: Any, playbook: Any) -
     again = playbook(*SITE, **older)
     assert again.changed_nothing, again.text
     assert "nvidia-container-toolkit: 1.17.8-1, planned 1.20.0-1" in playbook("playbooks/status.yml").flat
-    run = playbook(*SITE, gaudi_all_at_once=True)
+    run = playbook(*SITE, fleet_all_at_once=True)
     assert run.status == 0, run.text
     assert {inspected(host, model)["HostConfig"]["Runtime"] for model in MODELS} == {"runc"}
     again = playbook(*SITE)
@@ -156,7 +156,7 @@ def test_eight_cards_of_nvswitch(host: Any, playbook: Any) -> None:
     run = playbook("playbooks/models.yml", wide_model=WIDE)
     assert run.status == 3 and "nvidia-fabricmanager of exactly version 580.95.05 must run" in run.flat, run.text
     change(host, fabric=["Completed", "Success"])
-    run = playbook("playbooks/models.yml", wide_model=WIDE, gaudi_all_at_once=True)
+    run = playbook("playbooks/models.yml", wide_model=WIDE, fleet_all_at_once=True)
     assert run.status == 0, run.text
     taken = [one for model in (*MODELS, "wide") for one in has_cards(host, model)]
     assert len(taken) == len(set(taken)) == 6
@@ -174,7 +174,7 @@ def test_eight_cards_of_nvswitch(host: Any, playbook: Any) -> None:
 @pytest.mark.parametrize("kind", ["rocm", "xpu"])
 def test_render_nodes_of_exactly_the_planned_gpus(host: Any, playbook: Any, kind: str) -> None:
     host.check_output(f"testhost-gpus {kind} 2")
-    run = playbook("playbooks/models.yml", gaudi_all_at_once=True)
+    run = playbook("playbooks/models.yml", fleet_all_at_once=True)
     assert run.status == 0, run.text
     taken = []
     for model in MODELS:

@@ -78,7 +78,7 @@ def test_models_that_a_lost_run_has_stopped_for_a_measurement_start_again(host: 
     promise = "gaudi-serve-hccl-models"
     site = ("playbooks/validate.yml", "--limit", "mol-fault-a")
     stopped = lambda: host.run("systemctl is-active vllm-qwq-32b").stdout.strip() == "inactive"  # noqa: E731
-    playbook(*site, until=stopped, hccl_validation_drain=True)  # its name of before
+    playbook(*site, until=stopped, link_validation_drain=True)
     host.check_output(f"systemctl is-active {promise}.timer")
     # What systemd does when all measurements would be over.
     host.check_output(f"systemctl start {promise}.service && systemctl stop {promise}.timer")

@@ -1,4 +1,4 @@
-"""Warns of old names of variables, and of variables without effect, once for all hosts; changes nothing."""
+"""Warns of variables without effect, once for all hosts; changes nothing."""
 
 from __future__ import annotations
 
@@ -13,21 +13,20 @@ LIB = str(Path(__file__).resolve().parents[1] / "lib")
 if LIB not in sys.path:
     sys.path.insert(0, LIB)
 
-from gaudi_serve.core.aliases import old_names  # noqa: E402
 from gaudi_serve.inventory.variables import ignored_options  # noqa: E402
 
 
 class ActionModule(ActionBase):  # type: ignore[misc]  # ansible-core has no type information
-    """``gaudi_old_names:``, once a run."""
+    """``gaudi_ignored_options:``, once a run."""
 
     _VALID_ARGS: frozenset[str] = frozenset()
     _supports_check_mode = True
     _requires_connection = False
 
     def run(self, tmp: Any = None, task_vars: dict[str, Any] | None = None) -> dict[str, Any]:
-        """Return one warning for each kind, which names all of its variables; none if no host has one."""
+        """Return one warning that names all of these variables; none if no host has one."""
         result: dict[str, Any] = super().run(tmp, task_vars)
         variables = task_vars or {}
         hosts = [variables["hostvars"][host] for host in variables["groups"]["all"]]
-        warnings = old_names(hosts) + ignored_options(hosts, load_extra_vars(self._loader))
+        warnings = ignored_options(hosts, load_extra_vars(self._loader))
         return {**result, "changed": False, "warnings": warnings}

@@ -1,0 +1,116 @@
+"""What playbooks read from an inventory for the roles, and the names of 1.0, which are refused."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import yaml
+from ansible.parsing.dataloader import DataLoader
+from ansible.template import trust_as_template
+from gaudi_serve.awx.settings import awx_refusal
+from gaudi_serve.core.options import OPTIONS
+from gaudi_serve.inventory.rendered import Variables
+from gaudi_serve.inventory.variables import HANDED, INPUTS, inventory_refusal
+from helpers.inventories import ROOT
+from helpers.plans import gaudi_host
+from helpers.plugins import acting, load
+
+REMOVED = """
+gaudi_accelerator gaudi_cards gaudi_cards_excluded gaudi_release gaudi_acknowledged gaudi_fleet_address
+gaudi_all_at_once gaudi_awx gaudi_gateway gaudi_gateway_secret gaudi_lock_break gaudi_lock_lease_s gaudi_move_allowed
+gaudi_stop_on_errors gaudi_driver_release gaudi_driver_version gaudi_driver_packages gaudi_driver_optional_packages
+gaudi_driver_modules gaudi_driver_kernel_headers gaudi_driver_upgrade_allowed gaudi_driver_manage
+gaudi_driver_repository gaudi_driver_ports_may_be_down hccl_validation_image hccl_validation_asked
+hccl_validation_drain hccl_validation_max_age_days hccl_validation_thresholds hccl_validation_nodes
+hccl_validation_port hccl_validation_timeout hccl_validation_options hccl_validation_checkout
+hccl_validation_repository hccl_validation_commit
+"""
+
+
+def of_task(**given: Any) -> dict[str, Any]:
+    """Return the variables of a task of a playbook with stages."""
+    files = (yaml.safe_load((ROOT / f"playbooks/vars/{name}.yml").read_text()) for name in ("preflight", "stages"))
+    text = {key: trust_as_template(value) for one in files for key, value in one.items()}
+    facts = {"preflight_gateways": ["gw"], "inventory_hostname": "g", "gaudi_host": gaudi_host()}
+    return {**text, **facts, **given}
+
+
+@pytest.mark.parametrize("name", REMOVED.split())
+def test_a_removed_name_is_refused(name: str) -> None:
+    (found,) = inventory_refusal({name: None}, "g")
+    assert found.startswith(f"g: {name} is not a variable of this toolkit")
+
+
+def test_removed_names_in_values_are_refused() -> None:
+    (found,) = inventory_refusal({"fleet_acknowledged": ["hccl_validation"]}, "g")
+    assert found.startswith('g: fleet_acknowledged ["hccl_validation"]: must be a list of link_validation, driver_held')
+    assert any("gaudi_gateway_secret" in text for text in awx_refusal({"gaudi_gateway_secret": "x" * 32}))
+
+
+@pytest.mark.parametrize("name", ["accelerator", "accelerator_cards", "accelerator_release", "fleet_gateway"])
+def test_an_empty_variable_means_the_same_as_a_missing_one(name: str) -> None:
+    read = ("preflight_accelerator", "preflight_cards", "preflight_release", "driver_release", "gateway_settings")
+    empty, missing = (Variables(of_task(**given), DataLoader()) for given in ({name: None}, {}))
+    assert [empty[one] for one in read] == [missing[one] for one in read]
+
+
+def test_an_inventory_decides_what_playbooks_take_from_other_variables() -> None:
+    plan = {"models": [{"image": "vllm:1", "env": {"NCCL_A": "1", "NCCL_B": "1"}}]}
+    given = {"preflight_plan": plan, "accelerator_release": "1.24.1", "vllm_weights_endpoints": {"hub": "https://a"}}
+    own = {
+        "driver_release": ("1.24.1", "1.22.0", "1.22.0"),
+        "link_validation_image": ("vllm:1", "other:2", "other:2"),
+        "link_validation_env": ({"NCCL_A": "1", "NCCL_B": "1"}, {"NCCL_B": "2"}, {"NCCL_A": "1", "NCCL_B": "2"}),
+        "model_weights_calibrate_endpoint": ("https://a", "https://b", "https://b"),
+    }
+    for name, (usual, value, expected) in own.items():
+        for inventory, result in (({}, usual), ({name: None}, usual), ({name: value}, expected)):
+            variables = Variables(of_task(**given, hostvars={"g": inventory}), DataLoader())
+            assert variables[name] == result, name
+    # Nobody may set the others; a run and the roles' documentation name where their values come from.
+    assert {name for name in of_task() if name in OPTIONS} == {*HANDED, *own}
+    assert {*own} <= {*INPUTS}
+
+
+def test_a_run_warns_of_options_that_playbooks_set_themselves(monkeypatch: pytest.MonkeyPatch) -> None:
+    plugin = load("action_plugins/gaudi_ignored_options.py")
+    monkeypatch.setattr(plugin, "load_extra_vars", lambda loader: {"model_weights_device": "HL-325"})
+    hosts = {"a": {"model_weights_device": "HL-325", "preflight_cards": 8}, "b": {"gateway_rank": 1, "my_own": 2}}
+    hosts["a"] |= {"accelerator_cards": 8, "driver_release": "1.22.0", "preflight_catalog": {}}
+    action = acting(plugin, lambda name, arguments: {})
+    result = action.run(task_vars={"hostvars": hosts, "groups": {"all": [*hosts]}})
+    assert result["warnings"] == [
+        "Playbooks set these options of roles and ignore the inventory's values: preflight_cards (from "
+        "accelerator_cards), gateway_rank (from the order of the gateways)"
+    ]
+    page = (ROOT / "docs/reference/roles.md").read_text(encoding="utf-8")
+    for name, source in HANDED.items():
+        (row,) = (line for line in page.splitlines() if line.startswith(f"| `{name}` |"))
+        assert f"Playbooks set it from {source}." in row
+
+
+@pytest.mark.parametrize(
+    ("given", "accelerator"),
+    [
+        ({"accelerator": "rocm"}, "rocm"),
+        ({"accelerator": "{{ kind }}", "kind": "xpu"}, "xpu"),
+        ({"accelerator": "{{ kind }}"}, "auto"),
+        ({"accelerator": None}, "auto"),
+        ({}, "auto"),
+    ],
+)
+def test_every_look_at_a_host_is_for_the_accelerator_of_its_inventory(
+    given: dict[str, Any], accelerator: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plugin = load("action_plugins/gaudi_facts.py")
+    monkeypatch.setattr(plugin.Normal, "run", lambda self, tmp, variables: dict(self._task.args))
+    variables = {name: trust_as_template(value) for name, value in given.items() if value} or given
+
+    def look(**arguments: Any) -> dict[str, Any]:
+        action = acting(plugin, lambda name, arguments: {}, **arguments)
+        action._task.delegate_to = None
+        return dict(action.run(task_vars=variables))
+
+    assert look(gather=["host"]) == {"gather": ["host"], "accelerator": accelerator}
+    assert look(accelerator="cuda")["accelerator"] == "cuda"
