@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import runpy
 import subprocess
 import sys
 from pathlib import Path
@@ -49,3 +50,10 @@ def test_a_site_is_set_up_from_the_collection_alone(installed: Path, tmp_path: P
     status, text = play(tmp_path, installed)
     assert status == 0 and str(ROOT) not in text, text[-3000:]
     assert "vllm-m" in json.dumps(state_of(tmp_path, "h01"))
+
+
+def test_the_collection_has_the_version_of_the_tree(installed: Path) -> None:
+    path = "gaudi_serve/core/version.py"
+    both = ROOT / "lib" / path, installed / "ansible_collections/gaudi/serve/plugins/module_utils" / path
+    tree, collection = (runpy.run_path(str(one))["toolkit_version"]() for one in both)
+    assert collection == tree.partition(" ")[0]

@@ -20,7 +20,6 @@ from gaudi_serve.bench.ask import read_ask
 from gaudi_serve.catalog.keys import CHECKS, OPTION_CHECKS, findings
 from gaudi_serve.core.errors import InputError
 from gaudi_serve.core.options import OPTIONS
-from gaudi_serve.core.version import VERSION
 from gaudi_serve.gateway.inputs import read_gateway
 from gaudi_serve.inventory.facts import VARIABLES
 from gaudi_serve.inventory.variables import INPUTS
@@ -340,9 +339,3 @@ def test_the_status_of_a_fleet_has_its_schema() -> None:
 
 def test_every_test_that_the_manual_map_names_exists() -> None:
     assert list(manual_map.missing(ROOT)) == []
-
-
-def test_one_version_stands_everywhere() -> None:
-    settings = yaml.safe_load((ROOT / "galaxy.yml").read_text(encoding="utf-8"))
-    latest = re.findall(r"^## \[?(\d+\.\d+\.\d+)", (ROOT / "CHANGELOG.md").read_text(encoding="utf-8"), re.M)[0]
-    assert settings["version"] == VERSION == latest

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -12,6 +13,7 @@ from typing import Any
 import pytest
 import yaml
 from gaudi_serve.catalog.files import model_catalog
+from gaudi_serve.core.version import toolkit_version
 from gaudi_serve.plan.host import vllm_plan
 from helpers.plans import gaudi_host
 from helpers.plugins import load
@@ -157,3 +159,18 @@ def test_every_row_of_the_reliability_page_has_its_test() -> None:
             folder = folders.get(kind, f"molecule/{place}/tests")
             files = (ROOT / folder).glob("*.py") if kind == "M" else [ROOT / folder / place]
             assert sum(test in running_tests(path) for path in files) == 1, (place, test)
+
+
+def test_the_version_has_a_section_in_the_changelog() -> None:
+    released = re.findall(r"^## (\d\S*) - ", (ROOT / "CHANGELOG.md").read_text(encoding="utf-8"), re.M)
+    assert toolkit_version().partition(" ")[0] == released[0]
+
+
+def test_the_commit_of_the_last_release_is_in_the_history() -> None:
+    def git(*words: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(["git", *words], cwd=ROOT, capture_output=True, text=True, check=False)
+
+    if git("rev-parse", "--is-shallow-repository").stdout.strip() != "false":
+        pytest.skip("without history there is no earlier commit")
+    commit = (ROOT / "tests/last_release").read_text(encoding="utf-8").strip()
+    assert re.fullmatch("[0-9a-f]{40}", commit) and git("merge-base", "--is-ancestor", commit, "HEAD").returncode == 0

@@ -1,22 +1,31 @@
-"""The version of the toolkit."""
+"""The version of the toolkit, which only galaxy.yml states."""
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
-VERSION = "1.0.0"  # galaxy.yml and CHANGELOG.md have the same
 ROOT = Path(__file__).resolve().parents[3]
 SHOWN = 7  # letters of a commit
 
 
 def toolkit_version(root: Path = ROOT) -> str:
     """Return the version. In a Git checkout it has the first seven letters of the commit."""
-    commit = _commit(root)
-    return f"{VERSION} ({commit})" if commit else VERSION
+    version, commit = _version(root), _commit(root)
+    return f"{version} ({commit})" if commit else version
+
+
+def _version(root: Path) -> str:
+    # ansible-galaxy writes MANIFEST.json into a collection in place of galaxy.yml.
+    for path in (root / "galaxy.yml", root / "MANIFEST.json"):
+        text = path.read_text(encoding="utf-8") if path.is_file() else ""
+        if found := re.search(r'^ *"?version"?: "?([^\s",]+)', text, re.M):
+            return found[1]
+    return "unknown"
 
 
 def _commit(root: Path) -> str:
-    """Return the first seven letters of the commit of a checkout, or an empty text for an installed collection."""
+    """Return the first seven letters of the commit of a checkout, or an empty text without Git."""
     try:
         folder = root / ".git"
         if folder.is_file():  # of a worktree
