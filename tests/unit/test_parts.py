@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from collections.abc import Callable
@@ -165,3 +166,13 @@ def test_names_select_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     assert {"host", "fleet"} <= {*parts.selected(["molecule"], KNOWN)}
     with pytest.raises(SystemExit, match=r"unknown part nonsense; known are changed, gate, all, lint"):
         parts.selected(["nonsense"], KNOWN)
+
+
+def test_the_commit_of_the_last_release_is_in_the_history() -> None:
+    def git(*words: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(["git", *words], cwd=ROOT, capture_output=True, text=True, check=False)
+
+    if git("rev-parse", "--is-shallow-repository").stdout.strip() != "false":
+        pytest.skip("without history there is no earlier commit")
+    commit = (ROOT / "tests/last_release").read_text(encoding="utf-8").strip()
+    assert re.fullmatch("[0-9a-f]{40}", commit) and git("merge-base", "--is-ancestor", commit, "HEAD").returncode == 0

@@ -164,13 +164,3 @@ def test_every_row_of_the_reliability_page_has_its_test() -> None:
 def test_the_version_has_a_section_in_the_changelog() -> None:
     released = re.findall(r"^## (\d\S*) - ", (ROOT / "CHANGELOG.md").read_text(encoding="utf-8"), re.M)
     assert toolkit_version().partition(" ")[0] == released[0]
-
-
-def test_the_commit_of_the_last_release_is_in_the_history() -> None:
-    def git(*words: str) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(["git", *words], cwd=ROOT, capture_output=True, text=True, check=False)
-
-    if git("rev-parse", "--is-shallow-repository").stdout.strip() != "false":
-        pytest.skip("without history there is no earlier commit")
-    commit = (ROOT / "tests/last_release").read_text(encoding="utf-8").strip()
-    assert re.fullmatch("[0-9a-f]{40}", commit) and git("merge-base", "--is-ancestor", commit, "HEAD").returncode == 0
