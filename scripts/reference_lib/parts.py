@@ -23,7 +23,7 @@ and `scripts/reference` writes this page from it.
   is complete, and commit the record with the change.
 - Two parts run at a time. Heavy parts start vLLM or several hosts; only one of them runs at a time.
 
-The seconds are those of a part alone, on two quiet processors.
+The seconds were measured in `make test` on two processors, where another part runs beside.
 
 | part | `make test` | `make test-all` | what only it shows |
 |---|---|---|---|
