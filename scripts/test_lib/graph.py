@@ -23,7 +23,9 @@ PATH = re.compile(r"[\w./-]+\.(?:yml|yaml|j2|py|json|sh)\b")
 PYTHON = re.compile(r"#!.*python")
 FROM = re.compile(r"^[ \t]*from (\.*)([\w.]*) import (\([^)]*\)|[^\n#]+)", re.M)
 IMPORT = re.compile(r"^[ \t]*import ([\w., ]+)$", re.M)
-NAMED = re.compile(r"[\"']([\w-]+(?:/[\w.-]+)+|site\.yml)")
+NAMED = re.compile(r"(?<=[\"'\s=:])([\w-]+(?:/[\w.-]+)+|[\w.-]+\.\w+)(?=[\"'\s/:,;])")
+QUOTED = re.compile(r"[\"']([\w-]+(?:/[\w.-]+)+)[\"']")
+TESTS = ("tests/", "molecule/", "scripts/")
 COMMENT = re.compile(r"(?:^|\s)#.*$", re.M)
 # Playbooks are also named in messages for people; only these keys use them.
 PLAYBOOK = re.compile(r"^(site|playbooks/[\w-]+)\.yml$")
@@ -128,9 +130,12 @@ def of_python(name: str) -> Iterator[str]:
         base = written.replace("ansible.module_utils.gaudi_serve", "gaudi_serve")
         found = [module(f"{base}.{one}".strip("."), places) for one in names] + [module(base, places)]
         yield from filter(None, found)
-    # Tests use the folders that they name; the library and the images of the test hosts read a few files of them.
-    for path in NAMED.findall(text_of(name)):
-        yield from {path} & files() if name.startswith(("lib/", "molecule/shared/")) else below(path)
+    # Tests use what they name; the library names playbooks in messages, and folders of which it reads a few files.
+    # A path begins at the root, or at a folder above the program.
+    pattern = NAMED if name.startswith(TESTS) else QUOTED
+    for path in {*pattern.findall(text_of(name))}:
+        for one in {at(str(folder), path) for folder in Path(name).parents}:
+            yield from {one} & files() if name.startswith(("lib/", "molecule/shared/")) else below(one)
 
 
 def of_yaml(name: str) -> Iterator[str]:

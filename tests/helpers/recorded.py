@@ -2,7 +2,7 @@
 
 ``fork.prom`` comes from the metrics class of the fork's branches aice/v1.21.0 and aice/v1.22.0, which show the same
 page. The others have the names, labels and limits of vLLM's packages; the page of 0.33.0 was compared with the source
-of 0.32.0.
+of 0.32.0. They lack help texts, and the times of creation that nothing reads.
 """
 
 from __future__ import annotations
