@@ -25,10 +25,15 @@ def rows(options: dict[str, Any], prefix: str = "") -> list[str]:
             text += f" Playbooks set it from {HANDED[name]}."
         if "choices" in option:
             text += " One of " + ", ".join(f"`{choice}`" for choice in option["choices"]) + "."
-        default = "required" if option.get("required") else f"`{option['default']}`" if "default" in option else ""
+        default = "required" if option.get("required") else written(option.get("default", ""))
         lines.append(f"| `{prefix}{name}` | {option['type']} | {default.replace('|', '&#124;')} | {text} |")
         lines += rows(option.get("options", {}), f"{prefix}{name}[].")
     return lines
+
+
+def written(default: Any) -> str:
+    """Return a default as users write it; an empty text is an empty cell."""
+    return f"`{str(default).lower() if isinstance(default, bool) else default}`" if default != "" else ""
 
 
 def text_of(option: dict[str, Any]) -> str:

@@ -135,8 +135,9 @@ def inventory_variables() -> dict[str, Any]:
     others: dict[str, Any] = dict.fromkeys({*KNOWN, *HANDED} - {*properties}, True)
     # The toolkit's prefixes leave no room for names that it does not know.
     foreign = f"^(?!{'|'.join(map(re.escape, PREFIXES))})"
+    # A file without variables is null. An alternative to the object would make validators print all of it.
     return {
-        "type": "object",
+        "type": ["object", "null"],
         "properties": {**properties, **others},
         "patternProperties": {foreign: True},
         "additionalProperties": False,
@@ -145,7 +146,7 @@ def inventory_variables() -> dict[str, Any]:
 
 def group() -> dict[str, Any]:
     """Return the schema of a group of an inventory in YAML."""
-    variables_of = {"anyOf": [{"$ref": "variables.schema.json#/$defs/variables"}, {"type": "null"}]}
+    variables_of = {"$ref": "variables.schema.json#/$defs/variables"}
     return {
         "type": ["object", "null"],
         "properties": {
@@ -162,7 +163,7 @@ def pages(root: Path) -> dict[Path, str]:
     entry = {"$ref": "#/$defs/model"}
     definitions = {
         "model": model(),
-        "models": {"anyOf": [{"type": "array", "items": entry}, UNSET]},
+        "models": {"anyOf": [{"type": "array", "items": {"anyOf": [entry, TEMPLATE]}}, UNSET]},
         "model_defaults": {"anyOf": [entry, TEMPLATE]},
         "variables": inventory_variables(),
         **shapes([*models.entries(), *variables.every()]),

@@ -12,8 +12,8 @@ from .entries import Entry
 HEADS = {
     "everyday": """# Everyday variables and keys
 
-A first host needs only these. [Getting started](../getting-started.md) uses nothing else. A fleet needs some of those
-of a [site](site.md).
+A first host of the default release needs only these. [Getting started](../getting-started.md) uses nothing else. A
+fleet needs some of those of a [site](site.md).
 """,
     "site": """# Variables and keys of a site
 

@@ -257,6 +257,10 @@ def test_a_version_is_that_of_the_checkout(tmp_path: Path) -> None:
     assert toolkit_version(tmp_path) == "2.0.1 (abababa)"
     (tmp_path / ".git/HEAD").write_text("cd" * 20)
     assert toolkit_version(tmp_path) == "2.0.1 (cdcdcdc)"
+    # Of a submodule the path is relative.
+    (tmp_path / ".git").rename(tmp_path / "modules")
+    (tmp_path / ".git").write_text("gitdir: ./modules\n")
+    assert toolkit_version(tmp_path) == "2.0.1 (cdcdcdc)"
 
 
 def test_the_same_parts_give_the_same_document() -> None:

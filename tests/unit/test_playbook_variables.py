@@ -16,16 +16,23 @@ from helpers.inventories import ROOT
 from helpers.plans import gaudi_host
 from helpers.plugins import acting, load
 
-REMOVED = """
-gaudi_accelerator gaudi_cards gaudi_cards_excluded gaudi_release gaudi_acknowledged gaudi_fleet_address
-gaudi_all_at_once gaudi_awx gaudi_gateway gaudi_gateway_secret gaudi_lock_break gaudi_lock_lease_s gaudi_move_allowed
-gaudi_stop_on_errors gaudi_driver_release gaudi_driver_version gaudi_driver_packages gaudi_driver_optional_packages
-gaudi_driver_modules gaudi_driver_kernel_headers gaudi_driver_upgrade_allowed gaudi_driver_manage
-gaudi_driver_repository gaudi_driver_ports_may_be_down hccl_validation_image hccl_validation_asked
-hccl_validation_drain hccl_validation_max_age_days hccl_validation_thresholds hccl_validation_nodes
-hccl_validation_port hccl_validation_timeout hccl_validation_options hccl_validation_checkout
-hccl_validation_repository hccl_validation_commit
-"""
+# Names that were removed, and what a user meant.
+REMOVED = {
+    "gaudi_accelerator": "accelerator",
+    **{f"gaudi_{name}": f"accelerator_{name}" for name in ("cards", "cards_excluded", "release")},
+    **{
+        f"gaudi_{name}": f"fleet_{name}" for name in ("acknowledged", "all_at_once", "awx", "gateway", "gateway_secret")
+    },
+    **{f"gaudi_{name}": f"fleet_{name}" for name in ("lock_break", "lock_lease_s", "move_allowed", "stop_on_errors")},
+    "gaudi_fleet_address": "fleet_address",
+    **{f"gaudi_driver_{name}": f"driver_{name}" for name in ("release", "version", "packages", "optional_packages")},
+    **{f"gaudi_driver_{name}": f"driver_{name}" for name in ("modules", "kernel_headers", "upgrade_allowed", "manage")},
+    **{f"gaudi_driver_{name}": f"driver_{name}" for name in ("repository", "ports_may_be_down")},
+    **{f"hccl_validation_{name}": f"link_validation_{name}" for name in ("image", "asked", "drain", "max_age_days")},
+    **{f"hccl_validation_{name}": f"link_validation_{name}" for name in ("thresholds", "nodes", "port", "timeout")},
+    **{f"hccl_validation_{name}": f"link_validation_hccl_{name}" for name in ("options", "checkout", "repository")},
+    "hccl_validation_commit": "link_validation_hccl_commit",
+}
 
 
 def of_task(**given: Any) -> dict[str, Any]:
@@ -36,10 +43,25 @@ def of_task(**given: Any) -> dict[str, Any]:
     return {**text, **facts, **given}
 
 
-@pytest.mark.parametrize("name", REMOVED.split())
-def test_a_removed_name_is_refused(name: str) -> None:
+@pytest.mark.parametrize(("name", "now"), REMOVED.items())
+def test_a_removed_name_is_refused_with_the_present_one(name: str, now: str) -> None:
     (found,) = inventory_refusal({name: None}, "g")
-    assert found.startswith(f"g: {name} is not a variable of this toolkit")
+    assert found.startswith(f"g: {name} is not a variable of this toolkit; did you mean {now}?")
+
+
+@pytest.mark.parametrize(
+    ("name", "part"),
+    [
+        ("driver_versoin", "did you mean driver_version?"),
+        ("driver_manged", "did you mean driver_manage?"),
+        ("site_mirror_prt", "did you mean site_mirror_port?"),
+        ("fleet_awxx", "did you mean fleet_awx?"),
+        ("vllm_tensor_parallel_size", "tensor_parallel_size is a key of a model in vllm_models"),
+    ],
+)
+def test_a_misspelt_name_of_any_role_is_refused(name: str, part: str) -> None:
+    (found,) = inventory_refusal({name: None}, "g")
+    assert part in found
 
 
 def test_removed_names_in_values_are_refused() -> None:

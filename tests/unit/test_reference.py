@@ -251,6 +251,7 @@ def test_the_schema_of_an_inventory_reads_the_one_of_variables_from_its_folder(t
     [
         {"my_own_variable": 1, "ansible_user": "ops"},
         {"accelerator_cards": "{{ cards }}", "vllm_models": "{{ models }}"},
+        {"vllm_models": ["{{ one_model }}", {"name": "a"}], "driver_repository": {"uris": "https://a.example/x"}},
         {
             "vllm_models": [
                 {"name": "a", "enable_auto_tool_choice": True, "port": "{{ port }}", "recipe_cache_path": None}
@@ -260,6 +261,13 @@ def test_the_schema_of_an_inventory_reads_the_one_of_variables_from_its_folder(t
 )
 def test_the_schemas_accept_what_is_right(right: dict[str, Any]) -> None:
     assert complaints("variables", right) == []
+
+
+def test_the_schemas_accept_a_file_without_variables_and_every_example() -> None:
+    assert complaints("variables", None) == []
+    assert complaints("inventory", {"all": {"hosts": {"a": None}, "vars": None}}) == []
+    values = {one.name: yaml.safe_load(one.example) for one in variables.every() if one.example}
+    assert {name: found for name, value in values.items() if (found := complaints("variables", {name: value}))} == {}
 
 
 def test_every_playbook_describes_itself_and_its_options() -> None:

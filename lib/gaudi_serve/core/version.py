@@ -28,8 +28,8 @@ def _commit(root: Path) -> str:
     """Return the first seven letters of the commit of a checkout, or an empty text without Git."""
     try:
         folder = root / ".git"
-        if folder.is_file():  # of a worktree
-            folder = Path(folder.read_text(encoding="utf-8").removeprefix("gitdir: ").strip())
+        if folder.is_file():  # of a worktree or a submodule
+            folder = root / folder.read_text(encoding="utf-8").removeprefix("gitdir: ").strip()
         head = (folder / "HEAD").read_text(encoding="utf-8").strip()
         if not head.startswith("ref: "):
             return head[:SHOWN]

@@ -29,9 +29,11 @@ from ..core.checks import (
 from ..core.errors import InputError, Problem, has_login, is_whole, near, one_line, readable, shown
 from ..core.images import IS_NAME, IS_REGISTRY
 from ..core.options import FOLDER, OPTIONS, Range, rule_of
+from ..core.tiers import rank
 from ..gateway.clients import ClientNames, not_read
 from ..gateway.fleet import adapter_names
 from ..model.distributed import entry_problems, host_models
+from ..model.vllm_options import OPTION_NAMES
 from ..platforms import runtimes
 from ..stages.accelerator_network import FORMS as NETWORK_FORMS
 from ..stages.accelerator_network import network_problems
@@ -341,6 +343,8 @@ PREFIXES = (
         "host_tuning_",
         "container_runtime_",
         "model_weights_",
+        "driver_",
+        "site_mirror_",
     ),
     *("link_validation_", "qualification_"),
     # No variable begins with it any more. It stays, so that inventories from before 1.1 get a message.
@@ -396,7 +400,7 @@ TAKEN = frozenset(
     ("preflight_reset_names", "preflight_reset_packages", *(name for one in OBJECTS for name in one.names(*one.taken)))
 )
 KNOWN = frozenset((*VARIABLES, *OTHERS, *INPUTS, *HANDED, *SAID, *TAKEN))
-SETTABLE = KNOWN - SAID - HANDED.keys()
+SETTABLE = KNOWN - SAID - HANDED.keys() | {"fleet_awx"}
 READ = frozenset((*VARIABLES, *INPUTS))
 
 
@@ -475,10 +479,22 @@ def _of_entries(values: Known, host_name: str, variables: Known) -> list[str]:
     return [f"{host_name}: {text}" for text in found]
 
 
+def meant(name: str, prefix: str) -> str:
+    """Return what a user may have meant by an unknown name, as a part of a sentence; empty if nothing is similar.
+
+    vLLM's options are keys of a model, and many names that began with gaudi_ have another beginning now.
+    """
+    rest = name.removeprefix(prefix)
+    if prefix == "vllm_" and rest in OPTION_NAMES:
+        return f"; {rest} is a key of a model in vllm_models"
+    same = [one for one in sorted(SETTABLE) if one == rest or one.endswith(f"_{rest}")]
+    return f"; did you mean {min(same, key=rank)}?" if prefix == "gaudi_" and same else near(name, SETTABLE, 1)
+
+
 def unknown_variables(variables: Iterable[Any], host_name: str) -> list[str]:
     """Return a message for each unknown variable with a prefix of the toolkit. It would silently have no effect."""
     return [
-        f"{host_name}: {readable(name)} is not a variable of this toolkit{near(name, SETTABLE, 1)}"
+        f"{host_name}: {readable(name)} is not a variable of this toolkit{meant(name, prefix)}"
         + f"; names that begin with {prefix} are its own"
         for name in variables
         for prefix in PREFIXES
