@@ -17,10 +17,14 @@ and `scripts/reference` writes this page from it.
   HAProxy or vLLM can show.
 - Some parts have a short form in `make test`, without the tests that are marked `long`. Mark a test `long` if it takes
   minutes and a cheaper test covers most of it. All other tests of these parts run in both.
-- A part covers the paths that it declares and those of its tests, with all that these use: imports, playbooks, roles,
-  modules, filters (`scripts/test_lib/graph.py`). `tests/verified.json` has the digest of what each part covered when
-  it last passed. `scripts/test changed` runs the parts that did not pass on the present state. Run it before a change
-  is complete, and commit the record with the change.
+- `NAME:short` is the short form of a part. A pass of the part counts for its short form too. The reverse is not true.
+- A part covers its tests, the paths that `tests/parts.yml` lists for it, and all that these use: imports, playbooks,
+  roles, modules, filters (`scripts/test_lib/graph.py`). Of the stages it covers those of its roles, although each plan
+  compares all of them.
+- `tests/verified.json` has, for each part, a digest of the files that it covered when it last passed: of their names,
+  contents and modes, also of files that Git does not track yet. `scripts/test changed` runs the parts whose digest
+  differs now. Run it before a change is complete, and commit the record with the change. The parts that read all files,
+  such as `unit`, run after every change.
 - Two parts run at a time. Heavy parts start vLLM or several hosts; only one of them runs at a time.
 
 The seconds were measured in `make test` on two processors, where another part runs beside.

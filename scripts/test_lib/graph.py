@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import subprocess
+import sys
 from collections.abc import Iterable, Iterator
 from functools import cache
 from pathlib import Path
@@ -13,7 +14,7 @@ ROOT = Path(__file__).resolve().parents[2]
 # Where Python finds the repository's own modules (pyproject.toml has the same for pytest).
 PYTHON_PATHS = ("lib", "tests", "molecule/shared", "scripts", "roles/model_weights/files", "")
 # What every run of a playbook uses.
-ANSIBLE = ("ansible.cfg", "requirements.txt")
+ANSIBLE = ("ansible.cfg", "requirements.txt", "callback_plugins", "filter_plugins/gaudi_serve.py")
 # These name all filters and all stages. What uses them covers only filters that it names, and stages of its roles.
 CROSSINGS = ("filter_plugins/gaudi_serve.py", "lib/gaudi_serve/stages/registry.py")
 PLUGINS = ("library", "action_plugins")
@@ -32,16 +33,39 @@ PLAYBOOK = re.compile(r"^(site|playbooks/[\w-]+)\.yml$")
 STARTS = re.compile(
     r"^\s*(?:- )?(?:(?:ansible\.builtin\.)?import_playbook|converge|prepare|create|destroy|verify): (\S+)$", re.M
 )
-ROLE = re.compile(r"\b(?:role|name): ['\"]?(?:gaudi\.serve\.)?([a-z_]+)['\"]?\s*[,}]?\s*(?:#.*)?$", re.M)
+ROLE = re.compile(r"\b(?:role|name): ['\"]?(?:gaudi\.serve\.)?([a-z_]+)['\"]?\s*(?:[,}#]|$)", re.M)
+# Modules that an action plugin runs (scripts/collection renames the same calls), and files that a template chooses.
+CALLED = re.compile(r"_execute_module\(\s*(?:module_name=)?[\"'](\w+)|run_as_task\(self, [\"'](\w+)")
+CHOSEN = re.compile(r"([\w./-]*)\{\{([^{}]*)\}\}([\w.-]*\.yml)")
+# Data beside a program, which it finds by its own place.
+BESIDE = ("lib/", "tests/helpers/simulated/")
 OF_ROLE = re.compile(r'\brole="([a-z_]+)"')
 
 
 @cache
-def files() -> frozenset[str]:
-    """Return the files of the working tree that git tracks, or would."""
+def listed() -> tuple[str, ...]:
+    """Return the names in the working tree that git tracks, or would.
+
+    Raises:
+        SystemExit: this is no checkout.
+    """
     argv = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
-    done = subprocess.run(argv, cwd=ROOT, capture_output=True, text=True, check=True)
-    return frozenset(name for name in done.stdout.split("\0") if name and (ROOT / name).is_file() and not in_link(name))
+    done = subprocess.run(argv, cwd=ROOT, capture_output=True, text=True, check=False)
+    if done.returncode:
+        sys.exit(f"scripts/test: needs a git checkout: {done.stderr.strip()}")
+    return tuple(filter(None, done.stdout.split("\0")))
+
+
+@cache
+def links() -> frozenset[str]:
+    """Return the symbolic links of the working tree."""
+    return frozenset(name for name in listed() if (ROOT / name).is_symlink())
+
+
+@cache
+def files() -> frozenset[str]:
+    """Return the files of the working tree that git tracks, or would; a file below a link has another name."""
+    return frozenset(name for name in listed() if (ROOT / name).is_file() and not in_link(name))
 
 
 @cache
@@ -89,7 +113,7 @@ def is_python(name: str) -> bool:
 def filters() -> dict[str, str]:
     """Return the file that defines each filter."""
     found = {}
-    for base, names in imports(CROSSINGS[0]):
+    for base, names in imports(CROSSINGS[0]) if CROSSINGS[0] in files() else ():
         found |= {name: module(base) or "" for name in names}
     return found
 
@@ -130,12 +154,20 @@ def of_python(name: str) -> Iterator[str]:
         base = written.replace("ansible.module_utils.gaudi_serve", "gaudi_serve")
         found = [module(f"{base}.{one}".strip("."), places) for one in names] + [module(base, places)]
         yield from filter(None, found)
+    # Python runs the packages above a module too.
+    yield from {f"{folder}/__init__.py" for folder in Path(name).parents} & files()
+    for word in {one or other for one, other in CALLED.findall(text_of(name))}:
+        yield from {f"{folder}/{word}.py" for folder in PLUGINS} & files()
+    if name.startswith(BESIDE):
+        yield from (one for one in below(at(name, "..")) if not one.endswith(".py") or "/connection/" in one)
     # Tests use what they name; the library names playbooks in messages, and folders of which it reads a few files.
     # A path begins at the root, or at a folder above the program.
     pattern = NAMED if name.startswith(TESTS) else QUOTED
     for path in {*pattern.findall(text_of(name))}:
         for one in {at(str(folder), path) for folder in Path(name).parents}:
             yield from {one} & files() if name.startswith(("lib/", "molecule/shared/")) else below(one)
+        if name.startswith("lib/"):  # pages read their templates and scripts there
+            yield from below(f"playbooks/{path}")
 
 
 def of_yaml(name: str) -> Iterator[str]:
@@ -145,7 +177,8 @@ def of_yaml(name: str) -> Iterator[str]:
     role = "/".join(name.split("/")[:2]) if name.startswith("roles/") else ""
     parts = ("tasks", "templates", "files", "vars") if role else ()
     places = [at(name, ".."), "", *(f"{role}/{part}" for part in parts)]
-    for path in {*PATH.findall(text)}:
+    chosen = {f"{a}{word}{b}" for a, what, b in CHOSEN.findall(text) for word in re.findall(r"'(\w+)'", what)}
+    for path in {*PATH.findall(text), *chosen}:
         found = {at(place, path) for place in places} & files()
         yield from (one for one in found if not PLAYBOOK.match(one))
     for path in STARTS.findall(text):
@@ -175,7 +208,7 @@ def uses(name: str) -> frozenset[str]:
 
 def forget() -> None:
     """Read all files again from here on."""
-    for function in (files, folders, in_link, text_of, filters, stage_of, uses):
+    for function in (listed, links, files, folders, in_link, text_of, filters, stage_of, uses):
         function.cache_clear()
 
 
@@ -195,10 +228,10 @@ def covered(declared: Iterable[str], tests: Iterable[str]) -> set[str]:
     """Return the files that a part covers, by the paths that it declares and those of its tests.
 
     Raises:
-        ValueError: a path does not exist.
+        SystemExit: a path does not exist.
     """
     paths = [*declared, *tests]
     for path in paths:
         if not below(path):
-            raise ValueError(f"tests/parts.yml: {path} does not exist")
+            sys.exit(f"tests/parts.yml: {path} does not exist")
     return reached(name for path in [*paths, *ANSIBLE] for name in below(path))

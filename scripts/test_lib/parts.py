@@ -13,6 +13,21 @@ from testhosts_lib.part_queue import Part
 
 ROOT = Path(__file__).resolve().parents[2]
 DATA = ROOT / "tests/parts.yml"
+PINS = "requirements-dev.txt"
+KEYS = {
+    "command",
+    "tests",
+    "scenario",
+    "seconds",
+    "short",
+    "gate",
+    "lint",
+    "engine",
+    "containers",
+    "covers",
+    "shows",
+    "slow",
+}
 SHORT = ":short"  # the tests of a part that make test runs: without those that are marked long
 WORDS = {
     "{python}": sys.executable,
@@ -44,8 +59,8 @@ class Definition(NamedTuple):
     def paths(self) -> tuple[str, ...]:
         """Return the paths of the part's own tests, and of what they run in."""
         if self.kind == "scenario":
-            return (f"molecule/{self.base}", "molecule/conftest.py", "molecule/shared", ".config")
-        return (*self.data["tests"], "tests/conftest.py", "pyproject.toml") if self.kind == "pytest" else ()
+            return (f"molecule/{self.base}", "molecule/conftest.py", "molecule/shared", ".config", PINS)
+        return (*self.data["tests"], "tests/conftest.py", "pyproject.toml", PINS) if self.kind == "pytest" else ()
 
     @property
     def base(self) -> str:
@@ -64,19 +79,23 @@ class Definition(NamedTuple):
         environment = {} if self.gate else {"GAUDI_SERVE_LONG": "1"}
         if self.kind == "scenario":
             argv = ["molecule", "test", "--destroy=never", "--scenario-name", self.base]
-            return Part(argv, self.seconds, True, True, self.scenario_hosts, environment)
+            return Part(argv, self.seconds, True, True, self.scenario_hosts, environment, True)
         if self.kind == "pytest":
             argv = [sys.executable, "-m", "pytest", *self.data["tests"], *(["-m", "not long"] if short else [])]
         else:
             argv = [WORDS.get(word, word) for word in self.data["command"]]
         hosts = tuple(self.data.get("containers", ()))
-        return Part(argv, self.seconds, False, bool(self.data.get("engine")), hosts, environment)
+        return Part(argv, self.seconds, False, bool(self.data.get("engine")), hosts, environment, self.kind == "pytest")
 
 
 def definitions() -> dict[str, Definition]:
     """Return every part by its name, the short forms among them, in the order of the file."""
     found = {}
     for name, data in yaml.safe_load(DATA.read_text(encoding="utf-8")).items():
+        if wrong := {*data} - KEYS:
+            sys.exit(
+                f"tests/parts.yml: {name}: unknown keys {', '.join(sorted(wrong))}; known are {', '.join(sorted(KEYS))}"
+            )
         kind = "scenario" if data.get("scenario") else "pytest" if "tests" in data else "command"
         covers, shows = tuple(data.get("covers", ())), data.get("shows", "")
         everything, gate, short = covers == ("everything",), bool(data.get("gate")), data.get("short")
@@ -104,6 +123,8 @@ def selected(words: list[str], known: dict[str, Definition]) -> list[str]:
     found = []
     for word in words:
         if word not in several and word not in known:
-            sys.exit(f"scripts/test: unknown part {word}; known are changed, {', '.join([*several, *known])}")
+            sys.exit(
+                f"scripts/test: unknown part {word}; known are changed, unverified, {', '.join([*several, *known])}"
+            )
         found += several.get(word, [word])
     return list(dict.fromkeys(found))

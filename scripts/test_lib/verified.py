@@ -11,15 +11,13 @@ from . import graph
 from .parts import DATA, ROOT, SHORT, Definition
 
 RECORD = ROOT / "tests/verified.json"
-# The record and the description of the parts are not in the state.
-NO_STATE = {os.path.relpath(path, ROOT) for path in (RECORD, DATA)}
 
 
 @cache
 def digests() -> dict[str, str]:
-    """Return a digest of every file: of its mode and its content."""
-    found = {}
-    for name in graph.files() - NO_STATE:
+    """Return a digest of every file, of its mode and content, and of every link."""
+    found = {name: hashlib.sha256(f"-> {(ROOT / name).readlink()}".encode()).hexdigest() for name in graph.links()}
+    for name in graph.files() - {os.path.relpath(RECORD, ROOT)}:
         path = ROOT / name
         executable = b"x" if path.stat().st_mode & 0o100 else b"-"
         found[name] = hashlib.sha256(executable + path.read_bytes()).hexdigest()
@@ -27,8 +25,10 @@ def digests() -> dict[str, str]:
 
 
 def files_of(one: Definition) -> set[str]:
-    """Return the files that a part covers."""
-    return digests().keys() & (digests().keys() if one.everything else graph.covered(one.covers, one.paths))
+    """Return the files that a part covers. Links, which are few, are in each; the list of the parts is in none."""
+    if one.everything:
+        return {*digests()}
+    return (graph.covered(one.covers, one.paths) & digests().keys() | graph.links()) - {os.path.relpath(DATA, ROOT)}
 
 
 def state(one: Definition) -> str:
@@ -39,8 +39,14 @@ def state(one: Definition) -> str:
 
 
 def read() -> dict[str, str]:
-    """Return the digests of the last passes by the names of the parts."""
-    return dict(json.loads(RECORD.read_text(encoding="utf-8"))) if RECORD.exists() else {}
+    """Return the digests of the last passes by the names of the parts; none if the record cannot be read."""
+    try:
+        return {str(name): str(digest) for name, digest in json.loads(RECORD.read_text(encoding="utf-8")).items()}
+    except FileNotFoundError:
+        return {}
+    except (OSError, ValueError, AttributeError) as problem:
+        print(f"{RECORD.relative_to(ROOT)} cannot be read, and is written again: {problem}")
+        return {}
 
 
 def unverified(known: dict[str, Definition]) -> list[str]:
@@ -49,27 +55,38 @@ def unverified(known: dict[str, Definition]) -> list[str]:
     return [name for name, one in known.items() if not name.endswith(SHORT) and record.get(name) != state(one)]
 
 
-def passed(one: Definition, before: str, known: dict[str, Definition]) -> None:
-    """Record a part that passed, by its state when it began. With a part its short form has passed.
+def ended(one: Definition, passed: bool, before: str, known: dict[str, Definition]) -> None:
+    """Record a part that passed, by its state when it began, or remove the record of one that failed.
 
-    A part whose files changed while it ran verifies nothing, and is not recorded.
+    A part whose files changed while it ran verifies nothing, and is not recorded. A part that passed has passed in its
+    short form too.
     """
     refresh()
-    if state(one) != before:
-        print(f"{one.name}: its files changed while it ran, so its pass is not recorded")
+    record = read()
+    if not passed:
+        if record.get(one.name) != before:
+            return
+        del record[one.name]
+    elif state(one) != before:
+        print(f"{one.name}: its files changed after the run began, so its pass is not recorded")
         return
-    record = read() | {one.name: before}
-    if short := known.get(one.name + SHORT):
-        record[short.name] = state(short)
+    else:
+        record[one.name] = before
+        if short := known.get(one.name + SHORT):
+            record[short.name] = state(short)
     kept = {name: record[name] for name in sorted(record) if name in known}
     beside = RECORD.with_suffix(".new")
-    beside.write_text(json.dumps(kept, indent=1) + "\n", encoding="utf-8")
-    beside.replace(RECORD)
+    try:
+        beside.write_text(json.dumps(kept, indent=1) + "\n", encoding="utf-8")
+        beside.replace(RECORD)
+    except OSError as problem:
+        print(f"{RECORD.relative_to(ROOT)} cannot be written: {problem}")
 
 
 def refresh() -> None:
     """Read files again if one has changed."""
     before = digests()
-    graph.files.cache_clear(), graph.in_link.cache_clear(), digests.cache_clear()
+    for function in (graph.listed, graph.links, graph.files, graph.in_link, digests):
+        function.cache_clear()
     if digests() != before:
         graph.forget()

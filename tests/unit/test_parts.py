@@ -23,8 +23,10 @@ COVERED = (
 KNOWN = parts.definitions()
 FILES = {
     "ansible.cfg": "",
+    "callback_plugins/lines.py": "",
     "requirements.txt": "",
     "pyproject.toml": "",
+    "requirements-dev.txt": "",
     "tests/conftest.py": "",
     "filter_plugins/gaudi_serve.py": "from gaudi_serve.show.text import lines\nfrom gaudi_serve.awx import other\n",
     "lib/gaudi_serve/__init__.py": "",
@@ -34,30 +36,31 @@ FILES = {
     "lib/gaudi_serve/stages/registry.py": "from . import driver, gateway\n",
     "lib/gaudi_serve/stages/driver.py": 'STAGE = Stage(role="driver")\n',
     "lib/gaudi_serve/stages/gateway.py": 'STAGE = Stage(role="gateway")\n',
-    "action_plugins/gaudi_stage.py": "from gaudi_serve.stages.registry import BY_ROLE\n",
+    "action_plugins/gaudi_stage.py": "from gaudi_serve.stages import registry\nself._execute_module('vllm_units')\n",
     "library/gaudi_facts.py": "import os\nfrom ansible.module_utils.gaudi_serve import facts\n",
     "lib/gaudi_serve/facts.py": "",
+    "lib/gaudi_serve/gate.lua": "",
+    "lib/gaudi_serve/show/__init__.py": "",
+    "library/vllm_units.py": "",
+    "roles/preflight/tasks/observe.yml": "",
+    "playbooks/vars/online.yml": "",
     "site.yml": "# See playbooks/other.yml\n- import_playbook: playbooks/driver.yml\n",
-    "playbooks/driver.yml": "- hosts: all\n  vars_files: [vars/all.yml]\n  roles:\n    - role: driver\n",
+    "playbooks/driver.yml": "- hosts: all\n  vars_files:\n    - vars/all.yml\n"
+    "    - vars/{{ x | ternary('offline', 'online') }}.yml\n"
+    "  roles:\n    - role: driver\n",
+    "playbooks/vars/offline.yml": "- import_role: {name: preflight, tasks_from: observe}\n",
     "playbooks/other.yml": "- hosts: all\n",
     "playbooks/vars/all.yml": 'text: "{{ x | lines }}"\n',
     "roles/driver/tasks/main.yml": "- gaudi_facts:\n- gaudi_stage:\n- fail:\n    msg: use playbooks/other.yml\n",
     "roles/driver/templates/a.j2": "",
     "roles/gateway/tasks/main.yml": "- gaudi_stage:\n",
     "tests/test_it.py": 'from helpers import one\nRUN = "site.yml"\nPLAN = ROOT / "playbooks/driver.yml"\n',
-    "tests/helpers.py": "",
+    "tests/helpers.py": 'FACTS = "data/facts.txt"\n',
+    "tests/data/facts.txt": "",
     "other.txt": "",
 }
-USED = {
-    name
-    for name in FILES
-    if "other" not in name
-    and name
-    not in (
-        *("lib/gaudi_serve/awx.py", "lib/gaudi_serve/stages/gateway.py", "roles/gateway/tasks/main.yml"),
-        "filter_plugins/gaudi_serve.py",
-    )
-}
+UNUSED = {"lib/gaudi_serve/awx.py", "lib/gaudi_serve/stages/gateway.py", "roles/gateway/tasks/main.yml"}
+USED = {name for name in FILES if "other" not in name} - UNUSED
 
 
 @pytest.fixture
@@ -86,7 +89,7 @@ def test_every_part_declares_code_that_exists() -> None:
     for one in KNOWN.values():
         assert one.everything or graph.covered(one.covers, one.paths), one.name
         assert one.shows and one.seconds, one.name
-    with pytest.raises(ValueError, match=r"roles/nothing does not exist"):
+    with pytest.raises(SystemExit, match=r"roles/nothing does not exist"):
         graph.covered(["roles/nothing"], [])
 
 
@@ -124,7 +127,7 @@ def test_every_change_of_what_a_part_covers_is_seen(tree: Path, name: str, chang
     verified.refresh()
     try:
         assert verified.state(part()) != before
-    except ValueError as problem:  # its own test has gone
+    except SystemExit as problem:  # its own test has gone
         assert "does not exist" in str(problem)
 
 
@@ -143,19 +146,77 @@ def test_a_new_file_in_a_role_and_another_command_are_seen_and_other_files_are_n
 def test_a_pass_is_recorded_by_the_state_on_which_the_part_began(tree: Path, capsys: Any) -> None:
     known = {one.name: one for one in (part(), part("it:short"), part("more", tests=["tests/helpers.py"]))}
     assert verified.unverified(known) == ["it", "more"]
-    verified.passed(known["it"], verified.state(known["it"]), known)
+    began = verified.state(known["it"])
+    verified.ended(known["it"], True, began, known)
     assert verified.unverified(known) == ["more"]
     assert set(verified.read()) == {"it", "it:short"}
     before = verified.state(known["more"])
     (tree / "tests/helpers.py").write_text("changed = True\n")
-    verified.passed(known["more"], before, known)
-    assert "more: its files changed while it ran" in capsys.readouterr().out
+    verified.ended(known["more"], True, before, known)
+    assert "more: its files changed after the run began" in capsys.readouterr().out
     assert verified.unverified(known) == ["it", "more"]
+
+
+def test_a_failure_removes_the_record_of_a_pass_on_the_same_state(tree: Path) -> None:
+    known = {"it": part()}
+    began = verified.state(known["it"])
+    verified.ended(known["it"], True, began, known)
+    verified.ended(known["it"], False, "another", known)
+    assert verified.unverified(known) == []
+    verified.ended(known["it"], False, began, known)
+    assert verified.unverified(known) == ["it"]
+
+
+@pytest.mark.parametrize("text", ["", "<<<<<<< HEAD\n", '["it"]'])
+def test_a_record_that_cannot_be_read_is_written_again(tree: Path, text: str, capsys: Any) -> None:
+    known = {"it": part()}
+    (tree / "verified.json").write_text(text)
+    verified.refresh()
+    verified.ended(known["it"], True, verified.state(known["it"]), known)
+    assert "verified.json cannot be read, and is written again" in capsys.readouterr().out
+    assert verified.unverified(known) == []
+
+
+def test_a_link_that_leads_elsewhere_is_seen(tree: Path) -> None:
+    (tree / "link").symlink_to("tests")
+    verified.refresh()
+    before = verified.state(part())
+    (tree / "link").unlink()
+    (tree / "link").symlink_to("nowhere")
+    verified.refresh()
+    assert verified.state(part()) != before
+
+
+# What outsiders found missing: a file, and a part that uses it.
+PAIRS = [
+    ("roles/preflight/tasks/judge.yml", "integration-platforms"),
+    ("roles/preflight/files/catalog/qwen3-8b.yml", "service"),
+    ("tests/helpers/simulated/connection/simulated.py", "integration-rollout"),
+    ("filter_plugins/gaudi_serve.py", "reset"),
+    ("callback_plugins/gaudi_serve_stages.py", "faults"),
+    ("library/vllm_units.py", "service"),
+    ("library/vllm_bench.py", "fleet"),
+    ("playbooks/vars/offline.yml", "offline"),
+    ("lib/gaudi_serve/gateway/gateway.lua", "fleet"),
+    ("tests/unit/golden/metrics/fork.prom", "integration-pages"),
+    ("tests/unit/golden/vllm_metrics.txt", "integration-operations"),
+    ("lib/gaudi_serve/core/__init__.py", "monitoring"),
+    ("molecule/shared/vmimage/prepare", "vm"),
+    ("library/vllm_units.py", "integration-examples"),
+    ("scripts/environment", "offline"),
+    ("requirements-dev.txt", "integration-weights"),
+    ("playbooks/templates/page/page.html.j2", "integration-pages"),
+]
+
+
+@pytest.mark.parametrize(("name", "user"), PAIRS)
+def test_a_file_is_covered_by_the_part_that_uses_it(name: str, user: str) -> None:
+    assert name in verified.files_of(KNOWN[user])
 
 
 def test_what_a_short_form_has_shown_is_not_all(tree: Path) -> None:
     known = {one.name: one for one in (part(), part("it:short"))}
-    verified.passed(known["it:short"], verified.state(known["it:short"]), known)
+    verified.ended(known["it:short"], True, verified.state(known["it:short"]), known)
     assert verified.unverified(known) == ["it"]
 
 
@@ -164,7 +225,7 @@ def test_names_select_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "fleet:short" in parts.selected(["gate"], KNOWN) and "fleet" not in parts.selected(["gate"], KNOWN)
     assert not [name for name in parts.selected(["all"], KNOWN) if name.endswith(parts.SHORT)]
     assert {"host", "fleet"} <= {*parts.selected(["molecule"], KNOWN)}
-    with pytest.raises(SystemExit, match=r"unknown part nonsense; known are changed, gate, all, lint"):
+    with pytest.raises(SystemExit, match=r"unknown part nonsense; known are changed, unverified, gate, all, lint"):
         parts.selected(["nonsense"], KNOWN)
 
 

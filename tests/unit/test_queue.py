@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -96,10 +97,25 @@ def test_what_a_part_took_orders_the_next_run_on_this_machine(queue: Any) -> Non
     assert again.next() == "a"
 
 
-def test_those_that_passed_are_reported_as_they_end(queue: Any) -> None:
-    passed: list[str] = []
-    queue.Queue({"good": part(queue, "", 1), "bad": part(queue, "import sys; sys.exit(1)", 1)}, passed.append).run()
-    assert passed == ["good"]
+def test_only_what_ran_all_its_tests_is_reported_as_passed(queue: Any) -> None:
+    after: dict[str, bool] = {}
+    said = {"good": "2 passed in 0.1s", "skips": "2 passed, 1 skipped in 0.1s", "none": "3 deselected in 0.1s"}
+    parts = {name: part(queue, f"print({text!r})", 1)._replace(tests=True) for name, text in said.items()}
+    parts |= {"lint": part(queue, "", 1), "bad": part(queue, "import sys; sys.exit(1)", 1)}
+    queue.Queue(parts, after.__setitem__).run()
+    assert after == {"good": True, "skips": False, "none": False, "lint": True, "bad": False}
+
+
+def test_a_process_that_leaves_its_part_ends_with_it(queue: Any, tmp_path: Path) -> None:
+    child = "import os, time; os.setsid(); open({0!r}, 'w').write(str(os.getpid())); time.sleep(60)"
+    start = "import subprocess, sys, time; subprocess.Popen([sys.executable, '-c', {0!r}]); time.sleep({1})"
+    place = str(tmp_path / "pid")
+    queue.Queue({"leaves": part(queue, start.format(child.format(place), 1), 1)}).run()
+    time.sleep(0.2)
+    assert (
+        not Path(f"/proc/{(tmp_path / 'pid').read_text()}/cmdline").is_file()
+        or not Path(f"/proc/{(tmp_path / 'pid').read_text()}/cmdline").read_bytes()
+    )
 
 
 def test_each_file_runs_alone_and_none_that_breaks_is_missed(tmp_path: Path) -> None:

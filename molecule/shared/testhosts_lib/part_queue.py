@@ -27,6 +27,7 @@ REASON = re.compile(
     r"^(_{3,} \S.* _{3,}$|(FAILED|ERROR) \S*/|E  +\S|\S+\.py:\d+: |fatal: \[|\+?(assert |AssertionError))"
 )
 REASONS = 25
+LONGEST = 300  # characters of a line that is shown
 
 
 class Part(NamedTuple):
@@ -38,6 +39,7 @@ class Part(NamedTuple):
     engine: it needs the Docker engine.
     hosts: containers that it makes; they are removed before it and after it, which nothing has to wait for.
     environment: variables that it has in addition.
+    tests: pytest counts its tests.
     """
 
     argv: list[str]
@@ -46,6 +48,7 @@ class Part(NamedTuple):
     engine: bool = False
     hosts: tuple[str, ...] = ()
     environment: Mapping[str, str] = {}
+    tests: bool = False
 
 
 class Outcome(NamedTuple):
@@ -68,8 +71,8 @@ class Outcome(NamedTuple):
 class Queue:
     """Parts that wait, parts that run, and what has ended."""
 
-    def __init__(self, parts: dict[str, Part], passed: Callable[[str], None] = lambda name: None) -> None:
-        """``passed`` is called with the name of each part that has passed."""
+    def __init__(self, parts: dict[str, Part], after: Callable[[str, bool], None] = lambda name, passed: None) -> None:
+        """``after`` is called with the name of each part that has ended, and whether it has passed."""
         # Each checkout has logs of its own: two that test at once would write into the same ones.
         place = hashlib.sha256(str(REPOSITORY).encode()).hexdigest()[:8]
         self.logs = cache() / "logs" / f"{REPOSITORY.name}-{place}"
@@ -79,7 +82,7 @@ class Queue:
         with contextlib.suppress(OSError, ValueError):
             self.known = json.loads(self.kept.read_text(encoding="utf-8"))
         self.waiting = dict(parts)
-        self.passed = passed
+        self.after = after
         self.running: dict[str, Running] = {}
         self.ended: list[Outcome] = []
         self.gone: list[subprocess.Popen[bytes]] = []
@@ -136,13 +139,15 @@ class Queue:
         if outcome.passed:
             self.known[name] = round(one.taken, 1)
             self.kept.write_text(json.dumps(self.known, indent=1) + "\n", encoding="utf-8")
-            self.passed(name)
         else:
-            print("\n".join(text.splitlines()[-200:]))
+            print("\n".join(line[:LONGEST] for line in text.splitlines()[-200:]))
             # Again below it: what a test has to show can be longer than that.
             print("\n".join(outcome.reasons))
             print(f"status {one.status}; the whole log: {one.log}")
         print(f"{outcome.line}; {self.left()}", flush=True)
+        # A test that was skipped, or a part without any, shows nothing.
+        ran = "passed" in outcome.counts and "skipped" not in outcome.counts
+        self.after(name, passed and (ran or not one.part.tests))
 
 
 class Running:
@@ -154,7 +159,9 @@ class Running:
         removed(part.hosts).wait()
         # What molecule knows of hosts of an earlier run is none of this one's business.
         self.folder = tempfile.TemporaryDirectory(prefix="gaudi-serve-test-")
-        environment = {**os.environ, **part.environment, "MOLECULE_EPHEMERAL_DIRECTORY": self.folder.name}
+        # What a user has set for pytest would select other tests.
+        own = {name: value for name, value in os.environ.items() if name not in ("PYTEST_ADDOPTS", "GAUDI_SERVE_LONG")}
+        environment = {**own, **part.environment, "MOLECULE_EPHEMERAL_DIRECTORY": self.folder.name}
         if part.hosts and os.geteuid() == 0:
             entered = Path(self.folder.name) / "entered"
             entered.mkdir()
@@ -183,6 +190,7 @@ class Running:
             self.process.returncode = os.waitstatus_to_exitcode(status)
             self.used = usage.ru_utime + usage.ru_stime
         self.status = self.process.returncode
+        self.kill_left()
         self.gone = removed(self.part.hosts)
         self.folder.cleanup()
         return True
@@ -194,6 +202,14 @@ class Running:
                 os.killpg(self.process.pid, which)
             with contextlib.suppress(subprocess.TimeoutExpired):
                 self.process.wait(10)
+
+    def kill_left(self) -> None:
+        """Kill the processes of the part that have left its group; each has the part's folder in its environment."""
+        mark = f"MOLECULE_EPHEMERAL_DIRECTORY={self.folder.name}\0".encode()
+        for path in Path("/proc").glob("[0-9]*/environ"):
+            with contextlib.suppress(OSError):
+                if mark in path.read_bytes() + b"\0":
+                    os.kill(int(path.parent.name), signal.SIGKILL)
 
 
 def removed(hosts: tuple[str, ...]) -> subprocess.Popen[bytes]:
@@ -211,4 +227,4 @@ def counts(text: str) -> str:
 def reasons(text: str) -> tuple[str, ...]:
     """Return the lines of a log with the reason of a failure, without molecule's colours and frame."""
     plain = (re.sub(r"\x1b\[[0-9;]*m", "", line).strip("│ \t") for line in text.splitlines())
-    return tuple(line[:300] for line in plain if REASON.match(line))[-REASONS:]
+    return tuple(line[:LONGEST] for line in plain if REASON.match(line))[-REASONS:]
