@@ -14,20 +14,8 @@ from testhosts_lib.part_queue import Part
 ROOT = Path(__file__).resolve().parents[2]
 DATA = ROOT / "tests/parts.yml"
 PINS = "requirements-dev.txt"
-KEYS = {
-    "command",
-    "tests",
-    "scenario",
-    "seconds",
-    "short",
-    "gate",
-    "lint",
-    "engine",
-    "containers",
-    "covers",
-    "shows",
-    "slow",
-}
+KEYS = {*("command", "tests", "scenario", "seconds", "short", "gate", "lint", "engine", "containers")}
+KEYS |= {*("covers", "shows", "slow")}
 SHORT = ":short"  # the tests of a part that make test runs: without those that are marked long
 WORDS = {
     "{python}": sys.executable,

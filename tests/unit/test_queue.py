@@ -1,4 +1,4 @@
-"""The queue of scripts/test: its order, and that nothing that goes wrong is passed over."""
+"""The queue of scripts/test: its order, and that no failure is missed."""
 
 from __future__ import annotations
 
