@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import io
 import json
+import re
 import tarfile
 import time
 from pathlib import Path
@@ -101,5 +102,6 @@ def test_a_long_step_shows_that_it_goes_on(capsys: pytest.CaptureFixture[str], m
     with pytest.raises(ValueError, match="x"), common.step("Two"):
         raise ValueError("x")
     first, *ticks, end, second, failed = capsys.readouterr().err.splitlines()
-    assert (first, end, second, failed) == ("One ...", "One: 0 s", "Two ...", "Two: failed after 0 s")
-    assert ticks and set(ticks) == {"One: 0 s so far"}
+    assert (first, second) == ("One ...", "Two ...")
+    assert re.fullmatch(r"One: \d+ s", end) and re.fullmatch(r"Two: failed after \d+ s", failed)
+    assert ticks and all(re.fullmatch(r"One: \d+ s so far", tick) for tick in ticks)

@@ -107,15 +107,17 @@ def test_only_what_ran_all_its_tests_is_reported_as_passed(queue: Any) -> None:
 
 
 def test_a_process_that_leaves_its_part_ends_with_it(queue: Any, tmp_path: Path) -> None:
-    child = "import os, time; os.setsid(); open({0!r}, 'w').write(str(os.getpid())); time.sleep(60)"
-    start = "import subprocess, sys, time; subprocess.Popen([sys.executable, '-c', {0!r}]); time.sleep({1})"
-    place = str(tmp_path / "pid")
-    queue.Queue({"leaves": part(queue, start.format(child.format(place), 1), 1)}).run()
-    time.sleep(0.2)
-    assert (
-        not Path(f"/proc/{(tmp_path / 'pid').read_text()}/cmdline").is_file()
-        or not Path(f"/proc/{(tmp_path / 'pid').read_text()}/cmdline").read_bytes()
-    )
+    place = tmp_path / "pid"
+    child = f"import os, time; os.setsid(); open({str(place)!r}, 'w').write(str(os.getpid())); time.sleep(60)"
+    # The part ends when its child has written its number.
+    leaves = "import os, subprocess, sys, time\n"
+    leaves += f"subprocess.Popen([sys.executable, '-c', {child!r}])\n"
+    leaves += f"while not (os.path.exists({str(place)!r}) and os.path.getsize({str(place)!r})): time.sleep(0.05)\n"
+    assert [one.passed for one in queue.Queue({"leaves": part(queue, leaves, 1)}).run()] == [True]
+    running, end = Path(f"/proc/{place.read_text()}/cmdline"), time.monotonic() + 10
+    while running.exists() and running.read_bytes() and time.monotonic() < end:
+        time.sleep(0.05)
+    assert not running.exists() or not running.read_bytes()
 
 
 def test_each_file_runs_alone_and_none_that_breaks_is_missed(tmp_path: Path) -> None:
