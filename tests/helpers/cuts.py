@@ -19,7 +19,7 @@ from typing import Any
 from helpers.machine import MODEL, PAGES, PROJECT, WEIGHTS, Machine
 from runs import eventually
 
-KINDS = ("run", "line", "power")
+EVERY = ("run", "line", "power")
 REACH_S = 3600
 SYSCTL, DAEMON, DROPIN = "/etc/sysctl.d/zz-gaudi-serve.conf", "/etc/docker/daemon.json", "zz-gaudi-serve.cfg"
 OWNERS = {"log-driver": "json-file", "log-opts": {"max-size": "11m"}}
@@ -36,7 +36,9 @@ class Stage:
 
     ``at`` is the console output at that place (a pattern), or ``begin`` or ``end`` and a task; ``then`` is a command on
     the machine that must succeed afterwards. ``prepare`` makes the step necessary. ``outlives``: the run polls a long
-    task, and finds it again after the connection is back.
+    task, and finds it again after the connection is back. ``kinds`` are the ways in which it is interrupted: each stage
+    by a power cut, which alone loses what is not yet on the disk. Those that leave a process on the machine, which goes
+    on beside the next run, also in the other ways.
     """
 
     playbook: str
@@ -46,6 +48,7 @@ class Stage:
     then: str = ""
     outlives: bool = False
     extra: dict[str, Any] = dataclasses.field(default_factory=dict)
+    kinds: tuple[str, ...] = ("power",)
 
 
 def untuned(machine: Machine) -> None:
@@ -168,7 +171,7 @@ COPIED = {
     "source": {"kind": "path", "path": "/srv/nfs/copy"},
 }
 STAGES = {
-    "update-grub": Stage("playbooks/host.yml", "stage: 09_slow", slow_untuned, tuned),
+    "update-grub": Stage("playbooks/host.yml", "stage: 09_slow", slow_untuned, tuned, kinds=EVERY),
     "sysctl": Stage("playbooks/host.yml", "end Sysctl | Write the file", untuned, tuned),
     # dpkg first reports and then writes, so after a cut only the written data exists.
     "apt-unpack": Stage(
@@ -180,7 +183,7 @@ STAGES = {
     ),
     # The engine is complete then, but not its required packages.
     "apt-configure": Stage("playbooks/runtime.yml", "dpkg: processing: configure: apparmor", engineless, engine_whole),
-    "apt-start": Stage("playbooks/runtime.yml", "stage: policy-rc.d", slow_engineless, engine_whole),
+    "apt-start": Stage("playbooks/runtime.yml", "stage: policy-rc.d", slow_engineless, engine_whole, kinds=EVERY),
     "daemon.json": Stage("playbooks/runtime.yml", "end Configure | Write the files", owners_engine, merged),
     "unit": Stage("playbooks/models.yml", "end Apply | Write units, environments and launch files", serving, served),
     "start": Stage("playbooks/models.yml", "end Apply | Start units", serving, served),
@@ -192,6 +195,7 @@ STAGES = {
         then="test $(du -sm /data/models/copy.partial 2>/dev/null | cut -f1) -gt 40",
         outlives=True,
         extra={"vllm_models": [COPIED], "model_weights_parallel": 1},
+        kinds=EVERY,
     ),
 }
 

@@ -6,7 +6,7 @@ import dataclasses
 
 import pytest
 from helpers.boots import OWN, TUNED, back, cmdline, menu, values
-from helpers.cuts import KINDS, STAGES, completes, converges, cut_off, slow_grub
+from helpers.cuts import STAGES, completes, converges, cut_off, slow_grub
 from helpers.machine import Machine
 
 UNTUNED = {"host_tuning_kernel_args": [], "host_tuning_hugepages": 0, "host_tuning_reboot_allowed": True}
@@ -35,7 +35,6 @@ def test_a_variable_changed_back_is_taken_back_although_the_power_is_cut(machine
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("name", STAGES)
+@pytest.mark.parametrize(("name", "kind"), [(name, kind) for name, stage in STAGES.items() for kind in stage.kinds])
 def test_a_run_is_cut_off_and_the_next_completes(machine: Machine, name: str, kind: str) -> None:
     converges(machine, name, kind)
