@@ -88,7 +88,7 @@ from typing import Any
 
 from ansible.module_utils.basic import AnsibleModule
 from ansible.module_utils.gaudi_serve.core.atomic_write import sync_folder, write_whole
-from ansible.module_utils.gaudi_serve.core.errors import without_credentials
+from ansible.module_utils.gaudi_serve.core.hide import without_credentials
 from ansible.module_utils.gaudi_serve.core.redact import redacted
 from ansible.module_utils.gaudi_serve.core.run import read_text, run
 from ansible.module_utils.gaudi_serve.host.baseline import with_passwords

@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-import re
-import urllib.parse
+import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from ..core.errors import without_credentials
+from ..core.hide import hidden, logins, without_credentials
 from ..host.secret import given_secrets
 from ..platforms import runtimes
 from ..stages.apt_access import apt_access
 from .host import BundleHost
 from .items import Item
 from .weights import sources_of
-
-LOGIN = re.compile(r"://([^/\s@]*)@")
 
 
 @dataclass(frozen=True)
@@ -61,15 +58,10 @@ class Access:
             text: the output of a program.
             more: further values with addresses, such as package sources of the settings.
         """
-        addresses = [*self.origins.values(), *map(str, self.repositories.values()), *map(str, more)]
-        found = {
-            part for one in addresses for login in LOGIN.findall(one) for part in (login, *login.split(":", 1)[1:])
-        }
-        found |= {login["password"] for login in self.logins.values()} | {one for one in self.tokens.values() if one}
-        found |= {urllib.parse.unquote(one) for one in found}
-        for secret in sorted(filter(None, found), key=len, reverse=True):
-            text = text.replace(secret, "(hidden)")
-        return str(without_credentials(text))
+        passwords = [login["password"] for login in self.logins.values()]
+        proxies = [value for name, value in os.environ.items() if name.lower().endswith("_proxy")]
+        addresses = logins(*self.origins.values(), *self.repositories.values(), *proxies, *more)
+        return hidden(text, [*passwords, *self.tokens.values(), *addresses])
 
 
 def host_access(host: BundleHost, items: Sequence[Item]) -> dict[str, Any]:

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ..core.errors import without_credentials
+from ..core.hide import without_credentials
 from ..stages.apt_access import apt_access, package_architecture
 from .items import Item, Need
 

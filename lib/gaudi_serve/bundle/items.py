@@ -10,7 +10,8 @@ from functools import reduce
 from pathlib import Path
 from typing import Any
 
-from ..core.errors import InputError, shown, without_credentials
+from ..core.errors import InputError, shown
+from ..core.hide import without_credentials
 
 SCHEMA = 1
 NAME = "manifest.json"

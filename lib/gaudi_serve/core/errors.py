@@ -10,6 +10,7 @@ from dataclasses import asdict, dataclass
 from functools import wraps
 from typing import Any, TypeGuard
 
+from .hide import without_credentials
 from .tiers import rank
 
 LONGEST_VALUE = 80  # characters of a value or line that a message shows
@@ -86,27 +87,6 @@ def shown(value: Any) -> str:
 def has_login(text: str) -> bool:
     """Return whether an address in a text has a user or a password, which must stay hidden."""
     return LOGIN.search(text) is not None
-
-
-def without_credentials(value: Any) -> Any:
-    """Return a value for a reader, with ``***`` for the user and password of each address.
-
-    It hides everything before the last @ of a word, because a password can contain any character.
-    """
-    if isinstance(value, str):
-        return re.sub(r"\S+", lambda word: _hidden(word[0]), value) if "@" in value and ":" in value else value
-    if isinstance(value, Mapping):
-        return {without_credentials(key): without_credentials(one) for key, one in value.items()}
-    return [without_credentials(one) for one in value] if isinstance(value, (list, tuple)) else value
-
-
-def _hidden(word: str) -> str:
-    scheme, colon, rest = word.partition("://")
-    if colon:
-        return f"{scheme}://***{rest[rest.rindex('@') :]}" if "@" in rest else word
-    login, at, host = word.rpartition("@")
-    # An image name has no scheme and can have a digest after its @. ssh names only a user.
-    return f"***@{host}" if at and ":" in login and not re.match(r"sha\d+:", host) else word
 
 
 def plain(value: Any) -> Any:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import fcntl
 import json
-import re
 import shutil
 import ssl
 import time
@@ -21,6 +20,7 @@ from typing import Any
 
 from ..core.atomic_write import sync_folder, write_whole
 from ..core.errors import InputError, near, refusal
+from ..core.hide import hidden
 from ..core.run import read_text, run, sha256_file
 from ..host.dpkg import packages
 from ..host.observe_host import network, ports
@@ -204,10 +204,8 @@ def _write(target: Path, files: Mapping[str, str]) -> None:
 def _check(target: Path, secrets: Mapping[str, str]) -> None:
     said = run(["haproxy", "-c", "-f", str(target / CONFIG)])
     if said.status != 0:
-        text = (said.err or said.out).strip()[:SHOWN]
-        # All secrets at once, the longest first: a short secret inside another would leave parts of it visible.
-        words = sorted({word for one in secrets.values() for word in one.split()}, key=len, reverse=True)
-        text = re.sub("|".join(map(re.escape, words)), "(hidden)", text) if words else text
+        words = [word for one in secrets.values() for word in one.split()]
+        text = hidden((said.err or said.out).strip(), words)[:SHOWN]
         shutil.rmtree(target)
         raise InputError(f"HAProxy refuses its configuration, and nothing has changed: {text}")
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 import json
 import os
 import re
-import secrets
 import tempfile
 import time
 from collections.abc import Mapping, Sequence
@@ -16,7 +15,8 @@ from pathlib import Path
 from typing import Any
 
 from ..core.atomic_write import write_whole
-from ..core.errors import InputError, without_credentials
+from ..core.errors import InputError
+from ..core.hide import hidden, without_credentials
 from ..core.run import read_text, run
 from ..core.served import served_models
 from . import observe_services
@@ -286,7 +286,7 @@ def _in_container(model: Mapping[str, Any], given: Mapping[str, Any], key: str |
             text = read_text(out / "result.json")
         finally:
             _remove(name, folder)
-    said = f"{done.out}\n{done.err}".replace(key or secrets.token_hex(), "(hidden)")
+    said = hidden(f"{done.out}\n{done.err}", [key])
     found = re.findall(r"^\S*(?:Error|Exception): .*$", said, re.MULTILINE)
     return _result(model, done.status, said, text, limit), found[-1][:300] if found else ""
 

@@ -13,6 +13,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from urllib.parse import urlencode
 
 from ..core.errors import InputError, one_line
+from ..core.hide import hidden
 
 ENGINE, HUB = "/var/run/docker.sock", "docker.io"
 # Time limit without output of the engine: while it downloads and extracts layers, it reports progress for each.
@@ -66,8 +67,8 @@ def pull(name: str, login: Mapping[str, str], path: str = ENGINE) -> None:
         engine.close()
     if text:
         who = f" as {one_line(login['username'])}" if login else ""
-        hidden = text.replace(login["password"], "(hidden)") if login else text
-        raise InputError(f"image {name}: could not be pulled{who}: {one_line(hidden)[:MOST]}")
+        sentence = one_line(hidden(text, [login.get("password")]))[:MOST]
+        raise InputError(f"image {name}: could not be pulled{who}: {sentence}")
 
 
 def pull_mirrored(name: str, mirror: str, path: str = ENGINE) -> None:

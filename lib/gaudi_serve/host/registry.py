@@ -26,6 +26,7 @@ from datetime import datetime, timedelta, timezone
 from pathlib import Path
 
 from ..core.errors import InputError
+from ..core.hide import hidden
 from ..core.run import read_text, run
 from .layers import DIGEST, Source, bring
 from .observe_host import network
@@ -161,7 +162,8 @@ def trusted(client: RegistryClient) -> Iterator[Path]:
     """Give this host's engine access to the registry meanwhile; yield the folder with the certificates.
 
     Raises:
-        InputError: if the engine has foreign certificates for that address.
+        InputError: if the engine has foreign certificates for that address. An error of what runs meanwhile is raised
+            without the client's key, which the engine can repeat.
     """
     folder = TRUSTED / client.registry
     if folder.exists() and not (folder / MARK).exists():
@@ -173,6 +175,8 @@ def trusted(client: RegistryClient) -> Iterator[Path]:
             with open(folder / name, "w", encoding="ascii", opener=_private) as file:
                 file.write(text)
         yield folder
+    except InputError as problem:
+        raise InputError(hidden(str(problem), [client.key, *client.key.splitlines()])) from problem
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from ..core.hide import hidden
 from ..core.run import run, write_json
 from ..core.served import served_models
 from .media import PICTURE_COLOUR, film, picture, sound
@@ -19,6 +20,7 @@ EVERYWHERE = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104 - where to reac
 QUESTION = "List 3 countries and their capitals."
 # Enough for a model that thinks first; most answers end much earlier.
 TEXT_TOKENS, SHORT_TOKENS = 384, 32
+LONGEST, SHOWN = 2**16, 400  # characters of an error that are read, and that a message shows
 CAPITALS = {
     **{"argentina": "buenos aires", "australia": "canberra", "austria": "vienna", "brazil": "brasília|brasilia"},
     **{"canada": "ottawa", "chile": "santiago", "china": "beijing", "egypt": "cairo", "france": "paris"},
@@ -42,6 +44,7 @@ class Server:
         self.model, self.name = model, str(model["served_model_name"])
         self.deadline = time.monotonic() + timeout
         self.headers = {"Content-Type": "application/json"}
+        self.secrets = [api_key]
         if api_key:
             self.headers["Authorization"] = f"Bearer {api_key}"
 
@@ -58,7 +61,7 @@ class Server:
             connection.request(method, path, json.dumps({"model": self.name, **body}) if body else None, self.headers)
             response = connection.getresponse()
             if response.status != 200:
-                detail = response.read(400).decode(errors="replace")
+                detail = self.excerpt(response.read(LONGEST).decode(errors="replace"))
                 raise Unhealthy(f"{method} {path} answered status {response.status}: {detail}")
             for line in response:
                 if time.monotonic() > self.deadline:
@@ -66,9 +69,13 @@ class Server:
                 yield line
         except (OSError, http.client.HTTPException) as problem:
             where = f"{method} {path} on port {self.model['port']}"
-            raise Unhealthy(f"{where}: {problem or type(problem).__name__}") from problem
+            raise Unhealthy(f"{where}: {self.excerpt(problem) or type(problem).__name__}") from problem
         finally:
             connection.close()
+
+    def excerpt(self, answer: Any) -> str:
+        """Return the beginning of what the server sent, for a message: without the key, which it can repeat."""
+        return hidden(str(answer), self.secrets)[:SHOWN]
 
     def json(self, method: str, path: str, body: Mapping[str, Any] | None = None) -> dict[str, Any]:
         """Return a complete answer.
@@ -83,13 +90,13 @@ class Server:
                 raise ValueError("no object")
             return found
         except ValueError as problem:
-            raise Unhealthy(f"{path} is not vLLM's: {text[:200]!r}; is another program there?") from problem
+            raise Unhealthy(f"{path} is not vLLM's: {self.excerpt(text)}; is another program there?") from problem
 
     def chat(self, content: Any, max_tokens: int, what: str) -> dict[str, Any]:
         """Send one request and return ``text``, ``finish_reason``, ``first_token_s``, ``total_s`` (seconds)."""
         messages = [{"role": "user", "content": content}]
         body = {"messages": messages, "max_tokens": max_tokens, "stream": True}
-        return _streamed(self.lines("POST", "/v1/chat/completions", body), what)
+        return _streamed(self, body, what)
 
 
 def ask(model: Mapping[str, Any], kinds: Sequence[str], timeout: float, api_key: str | None = None) -> dict[str, Any]:
@@ -130,20 +137,20 @@ def _require_listed(server: Server) -> None:
     try:
         names = [entry["id"] for entry in listed["data"]]
     except (LookupError, TypeError) as problem:
-        raise Unhealthy(f"/v1/models is not vLLM's: {str(listed)[:200]}; is another program there?") from problem
+        raise Unhealthy(f"/v1/models is not vLLM's: {server.excerpt(listed)}; is another program there?") from problem
     if server.name not in names:
-        raise Unhealthy(f"/v1/models lists {names}, not {server.name}")
+        raise Unhealthy(f"/v1/models lists {server.excerpt(names)}, not {server.name}")
 
 
-def _streamed(lines: Iterator[bytes], what: str) -> dict[str, Any]:
+def _streamed(server: Server, body: Mapping[str, Any], what: str) -> dict[str, Any]:
     begin, first, text, reason = time.monotonic(), None, "", None
-    for line in lines:
+    for line in server.lines("POST", "/v1/chat/completions", body):
         if not line.startswith(b"data: {"):
             continue
         try:
             choices = json.loads(line[len(b"data: ") :]).get("choices", [])
         except ValueError as problem:
-            raise Unhealthy(f"the {what} sent a line that is not JSON: {line[:200]!r}") from problem
+            raise Unhealthy(f"the {what} sent a line that is not JSON: {server.excerpt(line)}") from problem
         for choice in choices:
             delta = choice.get("delta", {})
             # A reasoning model's first words come in a field of their own.
@@ -153,7 +160,7 @@ def _streamed(lines: Iterator[bytes], what: str) -> dict[str, Any]:
             text += piece
             reason = choice.get("finish_reason") or reason
     if not text.strip() or first is None:
-        raise Unhealthy(f"the {what} returned no text (finish_reason {reason})")
+        raise Unhealthy(f"the {what} returned no text (finish_reason {server.excerpt(reason)})")
     if not reason:
         raise Unhealthy(f"the {what} ended without a finish_reason")
     total = time.monotonic() - begin
@@ -168,7 +175,9 @@ def _text(server: Server) -> dict[str, Any]:
     answer = server.chat(QUESTION, TEXT_TOKENS, "chat completion")
     if not right_capitals(answer["text"]):
         # A host without iommu=pt gives garbled answers although its health check passes.
-        raise Unhealthy(f"asked {QUESTION!r}, the answer names no country with its capital: {answer['text'][:300]!r}")
+        raise Unhealthy(
+            f"asked {QUESTION!r}, the answer names no country with its capital: {server.excerpt(answer['text'])!r}"
+        )
     return answer
 
 
@@ -187,7 +196,9 @@ def _image(server: Server) -> dict[str, Any]:
     question = {"type": "text", "text": "What colour is this picture? Answer with one word."}
     answer = server.chat([part, question], SHORT_TOKENS, "question about a picture")
     if PICTURE_COLOUR not in answer["text"].lower():
-        raise Unhealthy(f"asked for the colour of a {PICTURE_COLOUR} picture, it answered {answer['text'][:200]!r}")
+        raise Unhealthy(
+            f"asked for the colour of a {PICTURE_COLOUR} picture, it answered {server.excerpt(answer['text'])!r}"
+        )
     return answer
 
 
@@ -216,9 +227,9 @@ def _tools(server: Server) -> None:
         call = answer["choices"][0]["message"]["tool_calls"][0]["function"]
         if call["name"] == "get_weather" and isinstance(json.loads(call["arguments"])["city"], str):
             return
-        raise Unhealthy(f"the answer has another tool call: {call}")
+        raise Unhealthy(f"the answer has another tool call: {server.excerpt(call)}")
     except (LookupError, TypeError, ValueError) as problem:
-        raise Unhealthy(f"asked to use a tool, it made no call: {str(answer.get('choices'))[:300]}") from problem
+        raise Unhealthy(f"asked to use a tool, it made no call: {server.excerpt(answer.get('choices'))}") from problem
 
 
 def _embedding(server: Server) -> None:
@@ -229,7 +240,7 @@ def _embedding(server: Server) -> None:
             return
     except (LookupError, TypeError):
         pass
-    raise Unhealthy(f"the embedding is not a vector of numbers: {str(answer)[:200]}")
+    raise Unhealthy(f"the embedding is not a vector of numbers: {server.excerpt(answer)}")
 
 
 def _rerank(server: Server) -> None:
@@ -242,7 +253,7 @@ def _rerank(server: Server) -> None:
             return
     except (LookupError, TypeError, ValueError):
         pass
-    raise Unhealthy(f"asked for the capital of France, it ranked bananas first: {str(answer)[:200]}")
+    raise Unhealthy(f"asked for the capital of France, it ranked bananas first: {server.excerpt(answer)}")
 
 
 KINDS: dict[str, Callable[[Server], dict[str, Any] | None]] = {

@@ -11,7 +11,6 @@ import fcntl
 import hashlib
 import json
 import os
-import re
 import shutil
 import sys
 import threading
@@ -22,6 +21,7 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
+from hide import hidden, logins
 from weights_names import MANIFEST, WORK, old_of
 from whole import sync_folder, write_whole
 
@@ -186,9 +186,7 @@ class Log:
 
     def clean(self, text: str) -> str:
         """Return a text without secrets, whether they were given or are part of an address."""
-        for secret in self.secrets:
-            text = text.replace(secret, "(hidden)")
-        return re.sub(r"(\w://)[^/@\s]+@", r"\1(hidden)@", text)
+        return hidden(text, self.secrets)
 
 
 @contextlib.contextmanager
@@ -233,8 +231,9 @@ def run_job(
     os.umask(0o022)
     job = json.load(sys.stdin)
     state = Path(job["state"])
-    log = Log(state / log_name, [job.pop("token", None) or ""])
-    job["secrets"] = log.secrets
+    token = job.pop("token", None) or ""
+    log = Log(state / log_name, [token, *logins(job.get("source"), job.get("proxies"))])
+    job["secrets"] = [token] if token else []
     trace = ""
     try:
         state.mkdir(parents=True, exist_ok=True)

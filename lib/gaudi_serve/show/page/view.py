@@ -6,7 +6,7 @@ import base64
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from ...core.errors import without_credentials
+from ...core.hide import without_credentials
 from ...core.version import toolkit_version
 from ...core.words import counted
 from . import measured
