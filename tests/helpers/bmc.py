@@ -14,7 +14,8 @@ import json
 import ssl
 import subprocess
 import threading
-from collections.abc import Iterator, Mapping
+import time
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -172,12 +173,33 @@ AMI: dict[str, Any] = {
 MAKERS = {"Dell": DELL, "HPE": HPE, "Supermicro": SUPERMICRO, "AMI": AMI}
 
 
+@dataclass(frozen=True)
+class Odd:
+    """An answer that is not as it should be.
+
+    status 0: the connection is closed without an answer. done: whether the request is carried out before. repeats:
+    whether the body has the request's body. every_s: seconds between two bytes.
+    """
+
+    status: int
+    body: str = ""
+    kind: str = "application/json"
+    headers: Mapping[str, str] = field(default_factory=dict)
+    done: bool = False
+    repeats: bool = False
+    every_s: float = 0.0
+
+
 @dataclass
 class Box:
     """One system and its BMC.
 
     stubborn: attributes that keep their old value at a reset. starting: number of further requests with response 503.
-    most: maximum of sessions. shows_pending: whether it has a settings object. asked: requests as (method, path).
+    retry_after: seconds that it names then; real ones say 60. most: maximum of sessions. shows_pending: whether it has
+    a settings object. announced: whether the BIOS names it. has_sessions: whether it has a session service, or takes
+    basic authentication alone. slow_task: whether a change is a task that needs several queries. more: resources by
+    path, merged with its own. odd: a function of method and path that returns an odd answer, or None for the usual one.
+    asked: requests as (method, path).
     """
 
     about: Mapping[str, Any]
@@ -193,10 +215,17 @@ class Box:
     most: int = 2
     opened: int = 0
     starting: int = 0
+    retry_after: int = 0
     resets: int = 0
     version: int = 1
     stale: int = 0
     shows_pending: bool = True
+    announced: bool = True
+    has_sessions: bool = True
+    slow_task: dict[str, Any] | None = None
+    more: dict[str, Any] = field(default_factory=dict)
+    odd: Callable[[str, str], Odd | None] | None = None
+    logins: int = 0
     job_polls: int = 2
     lock: threading.RLock = field(default_factory=threading.RLock)
 
@@ -301,12 +330,21 @@ class Handler(BaseHTTPRequestHandler):
     def begins(self) -> bool:
         """Record a request; return whether to respond: not while the BMC starts, and not without a session."""
         self.box.asked.append((self.command, self.path))
+        self.box.logins += "Authorization" in self.headers
+        odd = self.box.odd(self.command, self.path) if self.box.odd else None
+        if odd:
+            self.oddly(odd)
+            return False
         if self.box.starting > 0:
             self.box.starting -= 1
             self.body()
-            self.answer(503, error("The service is temporarily unavailable. Retry in 60 seconds."), Retry_After="60")
+            self.answer(
+                503,
+                error("The service is temporarily unavailable. Retry in 60 seconds."),
+                Retry_After=str(self.box.retry_after),
+            )
             return False
-        open_ = self.path.rstrip("/") == "/redfish/v1" or self.command == "POST"
+        open_ = self.path.rstrip("/") == "/redfish/v1" or (self.command == "POST" and self.box.has_sessions)
         basic = self.headers.get("Authorization") == f"Basic {BASIC}"
         if not (open_ or basic or self.headers.get("X-Auth-Token") in self.box.sessions.values()):
             self.body()
@@ -314,13 +352,36 @@ class Handler(BaseHTTPRequestHandler):
             return False
         return True
 
+    def oddly(self, odd: Odd) -> None:
+        """Send an odd answer."""
+        given = self.body()
+        if odd.done and "Attributes" in given:
+            self.box.pending |= given["Attributes"]
+        self.close_connection = True
+        if not odd.status:
+            self.connection.close()
+            return
+        text = (odd.body + json.dumps(given) * odd.repeats).encode()
+        self.send_response(odd.status)
+        for name, value in {"Content-Type": odd.kind, "Content-Length": str(len(text)), **odd.headers}.items():
+            self.send_header(name, value)
+        self.end_headers()
+        for octet in text if odd.every_s else ():
+            with contextlib.suppress(OSError):
+                self.wfile.write(bytes([octet]))
+                self.wfile.flush()
+                time.sleep(odd.every_s)
+        self.wfile.write(b"" if odd.every_s else text)
+
     def do_POST(self) -> None:
         """Open a session."""
         with self.box.lock:
             if not self.begins():
                 return
             given = self.body()
-            if self.path != "/redfish/v1/SessionService/Sessions":
+            if not self.box.has_sessions:
+                self.answer(404, error("no such resource"))
+            elif self.path != "/redfish/v1/SessionService/Sessions":
                 self.answer(404, error("no such action"))
             elif (given.get("UserName"), given.get("Password")) != (USER, PASSWORD):
                 self.answer(401, error("The credentials are invalid."))
@@ -382,6 +443,9 @@ class Handler(BaseHTTPRequestHandler):
                 status = 412 if self.headers.get("If-Match") else 428
                 self.answer(status, error("The ETag supplied did not match the ETag required to change this resource."))
                 return
+            if box.slow_task:
+                self.in_a_task(given)
+                return
             if [one for one in box.jobs if one["JobState"] in ("Scheduled", "Running")]:
                 self.answer(400, error("Pending configuration values are committed.", "IDRAC.2.8.SYS011"))
                 return
@@ -390,6 +454,14 @@ class Handler(BaseHTTPRequestHandler):
                 self.answer(400, error(" ".join(texts), "Base.1.8.PropertyValueNotInList"))
                 return
             self.staged(given)
+
+    def in_a_task(self, given: Mapping[str, Any]) -> None:
+        """Accept a change, and carry it out later, as the task says."""
+        task = dict(self.box.slow_task or {})
+        polls, path = task.pop("polls"), "/redfish/v1/TaskService/Tasks/9"
+        self.box.sent.append(dict(given["Attributes"]))
+        self.box.more[path] = {"Id": "9", "TaskState": "Running", "polls": [polls, task, dict(given["Attributes"])]}
+        self.answer(202, {"@odata.id": path, "TaskState": "New"}, Location=f"{path}/Monitor")
 
     def staged(self, given: Mapping[str, Any]) -> None:
         """Store the staged values and respond."""
@@ -443,6 +515,19 @@ def resources(box: Box) -> dict[str, Any]:
         bios["@Redfish.Settings"] = {"SettingsObject": {"@odata.id": box.settings}}
         found[box.settings] = {"Id": "Settings", "Attributes": staged}
     found[paths["bios"]] = bios
+    if not box.announced:
+        bios.pop("@Redfish.Settings", None)
+    if not box.has_sessions:
+        for one in ("SessionService", "Links"):
+            del found["/redfish/v1"][one]
+    for path, body in box.more.items():
+        if "polls" in body and body["TaskState"] == "Running":
+            body["polls"][0] -= 1
+            if body["polls"][0] <= 0:
+                _, task, values = body["polls"]
+                body.update(task)
+                box.pending |= values if task["TaskState"] in ("Completed", "Pending") else {}
+        found[path] = {**found.get(path, {}), **{key: value for key, value in body.items() if key != "polls"}}
     if box.dell:
         found |= queue(box, f"{paths['manager']}/Jobs")
     return {path.rstrip("/").lower(): {"@odata.id": path, **body} for path, body in found.items()}

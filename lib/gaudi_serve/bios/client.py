@@ -2,24 +2,40 @@
 
 from __future__ import annotations
 
+import base64
 import contextlib
-import gzip
 import hashlib
 import hmac
 import http.client
 import json
+import math
 import re
 import ssl
 import time
+import zlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from email.utils import parsedate_to_datetime
 from typing import Any
+
+from ..core.hide import hidden
 
 ROOT = "/redfish/v1/"
 SESSIONS = "/redfish/v1/SessionService/Sessions"
-TIMEOUT_S = 60.0  # of one request; BMCs are slow
+TIMEOUT_S = 60.0  # without a byte; BMCs are slow
+LIMIT_S = 300.0  # of one request in all; a registry can have megabytes
 PAUSE_S = 5.0  # between two attempts
+LONGEST_PAUSE_S = 120.0  # that a BMC can ask for
+CLOSING_S = 30.0  # for the end of a session
 LONGEST = 400  # characters of a BMC's message in an error
+MOST = 2**26  # bytes of an answer
+SAFE = ("GET", "DELETE")
+# How BMCs say that they have no free session; the last one is Dell's.
+NO_SESSION = ("SessionLimitExceeded", "RAC0218")
+LATER = (429, 502, 503, 504)
+ONCE = "the password is not sent again, because a BMC locks its user after a few wrong ones"
+TEXTS = ("address", "user", "password", "ca", "fingerprint", "serial")
+NUMBERS = ("wait_s", "timeout_s", "limit_s", "pause_s")
 FINGERPRINT = re.compile(r"(sha256:)?([0-9A-Fa-f]{2}:?){31}[0-9A-Fa-f]{2}")
 
 
@@ -27,13 +43,19 @@ class BmcError(Exception):
     """Why a BMC did not carry out a request. The message names its address and contains no secret."""
 
 
+class LostAnswer(BmcError):
+    """A BMC got a request that cannot be repeated, and nobody knows what it did with it."""
+
+
 @dataclass(frozen=True)
 class Bmc:
     """The address of a BMC and its credentials.
 
     address: host or host:port. ca: certificates of authorities as PEM text; empty for the system's. fingerprint:
-    SHA-256 of the BMC's own certificate, instead of authorities. wait_s: seconds to wait for a BMC that starts or has
-    no free session. pause_s: seconds between two attempts.
+    SHA-256 of the BMC's own certificate, instead of authorities. serial: serial number or service tag of the system,
+    where the BMC has several. wait_s: seconds to wait for a BMC that starts or has no free session. timeout_s: longest
+    silence of the BMC in seconds. limit_s: longest time of one request in seconds. pause_s: seconds between two
+    attempts.
     """
 
     address: str
@@ -41,15 +63,17 @@ class Bmc:
     password: str = field(repr=False)
     ca: str = field(default="", repr=False)
     fingerprint: str = ""
+    serial: str = ""
     wait_s: float = 60.0
     timeout_s: float = TIMEOUT_S
+    limit_s: float = LIMIT_S
     pause_s: float = PAUSE_S
 
     @classmethod
     def of(cls, given: Mapping[str, Any]) -> Bmc:
         """Return the BMC of a module's arguments."""
-        texts = {key: str(given.get(key) or "") for key in ("address", "user", "password", "ca", "fingerprint")}
-        numbers = {key: float(given[key]) for key in ("wait_s", "timeout_s", "pause_s") if given.get(key) is not None}
+        texts = {key: str(given.get(key) or "") for key in TEXTS}
+        numbers = {key: float(given[key]) for key in NUMBERS if given.get(key) is not None}
         return cls(**texts, **numbers)  # type: ignore[arg-type]  # texts and numbers by their names
 
     @property
@@ -64,11 +88,15 @@ class Bmc:
 
 @dataclass(frozen=True)
 class Answer:
-    """The response of a BMC: HTTP status, JSON object, headers by lowercase name."""
+    """The response of a BMC: HTTP status, JSON object, headers by lowercase name.
+
+    An answer whose text is no JSON object has an empty ``body``, and ``is_json`` is False: the status still counts.
+    """
 
     status: int
     body: dict[str, Any]
     headers: Mapping[str, str]
+    is_json: bool = True
 
     @property
     def etag(self) -> str:
@@ -77,32 +105,61 @@ class Answer:
 
     @property
     def reason(self) -> str:
-        """Return the BMC's own error message, on one line."""
+        """Return the BMC's own error message; it can contain what was sent, also a password."""
         error = self.body.get("error")
         error = error if isinstance(error, Mapping) else {}
-        told = error.get("@Message.ExtendedInfo") or []
-        # Some BMCs send one object instead of a list.
-        told = told if isinstance(told, list) else [told]
-        texts = [str(one.get("Message") or one.get("MessageId") or "") for one in told if isinstance(one, Mapping)]
-        text = " ".join(" ".join(filter(None, texts) or [str(error.get("message") or "")]).split())
-        return text[:LONGEST] if text.isprintable() else ascii(text[:LONGEST])
+        texts = messages_of(error.get("@Message.ExtendedInfo"))
+        return " ".join(texts or [str(error.get("message") or "")])
+
+    @property
+    def retry_after_s(self) -> float:
+        """Return the seconds after which the BMC wants the next request; 0 if it names none."""
+        text = self.headers.get("retry-after", "").strip()
+        if text.isdecimal():
+            return float(text[:9])
+        with contextlib.suppress(TypeError, ValueError):
+            return max(0.0, parsedate_to_datetime(text).timestamp() - time.time())
+        return 0.0
 
     def tells(self, word: str) -> bool:
         """Return whether the error has a message with this identifier, such as SessionLimitExceeded."""
         return word in json.dumps(self.body.get("error") or {})
 
 
+def messages_of(found: Any) -> list[str]:
+    """Return the texts of Redfish messages. Some BMCs send one object in place of a list, or only an identifier."""
+    found = found if isinstance(found, list) else [found]
+    texts = []
+    for one in found:
+        if not isinstance(one, Mapping):
+            continue
+        args = one.get("MessageArgs")
+        named = f" ({', '.join(map(str, args))})" if args and isinstance(args, list) else ""
+        text = str(one.get("Message") or "") or (f"{one['MessageId']}{named}" if one.get("MessageId") else "")
+        texts += [text] if text else []
+    return texts
+
+
 class Redfish:
-    """A session with a BMC. It is always closed at the end, because a BMC has only a few sessions."""
+    """A session with a BMC. It is always closed at the end, because a BMC has only a few sessions.
+
+    A BMC without sessions gets the login with each request (basic authentication).
+    """
 
     def __init__(self, bmc: Bmc, sleep: Callable[[float], None] = time.sleep) -> None:
         """Store the BMC; ``with`` opens the session."""
         self.bmc, self._sleep = bmc, sleep
-        self._connection: http.client.HTTPSConnection | None = None
-        self._token = self._session = ""
+        self._connection: _Connection | None = None
+        self._session = ""
+        # The header of the login, and whether the BMC has accepted it: only then it may be sent again.
+        self._login_header: dict[str, str] = {}
+        self._accepted = False
+        self._secrets = [bmc.password]
         self._context: ssl.SSLContext | None = None
         # The last requested path.
         self.path = ""
+        # Paths of tasks and jobs that have ended: they never run again.
+        self.ended: set[str] = set()
 
     def __enter__(self) -> Redfish:
         """Open the session."""
@@ -118,11 +175,20 @@ class Redfish:
         """Close the session. Errors here are ignored, because they would hide an earlier error."""
         try:
             if self._session:
-                with contextlib.suppress(OSError, http.client.HTTPException, BmcError):
-                    self._sent("DELETE", self._session, None, {})
+                with contextlib.suppress(BmcError):
+                    self._patient("DELETE", self._session, None, {}, wait_s=min(self.bmc.wait_s, CLOSING_S))
         finally:
-            self._token = self._session = ""
+            self._session, self._login_header = "", {}
             self._close()
+
+    def told(self, text: Any) -> str:
+        """Return a text of the BMC for a message: one line, short, and without the secrets of this session."""
+        line = " ".join(hidden(str(text), self._secrets).split())
+        return (line if line.isprintable() else ascii(line))[:LONGEST]
+
+    def error(self, text: str) -> BmcError:
+        """Return the error with the BMC's address and no secret."""
+        return BmcError(hidden(f"{self._name}: {text}", self._secrets))
 
     def get(self, path: str) -> Answer:
         """Return a resource.
@@ -132,10 +198,20 @@ class Redfish:
         """
         return self._asked("GET", path, None, {})
 
+    def find(self, path: str) -> Answer | None:
+        """Return a resource; None if the BMC does not have it.
+
+        Raises:
+            BmcError: if the BMC does not respond.
+        """
+        answer = self._asked("GET", path, None, {}, accepts=(400, 403, 404, 405, 410, 501))
+        return answer if answer.status < 300 else None
+
     def patch(self, path: str, body: Mapping[str, Any], etag: str) -> Answer:
         """Change a resource if its ETag is unchanged; a response with status 412 means that it has changed.
 
         Raises:
+            LostAnswer: if the BMC got the request, and its response did not arrive: it may have made the change.
             BmcError: if the BMC refuses.
         """
         return self._asked("PATCH", path, body, {"If-Match": etag} if etag else {}, accepts=(412,))
@@ -158,61 +234,146 @@ class Redfish:
     ) -> Answer:
         self.path = path
         answer = self._patient(method, path, body, headers)
-        if answer.status == 401:
-            # A restarted BMC does not accept earlier sessions.
+        if answer.status == 401 and self._accepted and self._session:
+            # A restarted BMC does not accept earlier sessions. It has accepted the password before.
             self._login()
             answer = self._patient(method, path, body, headers)
+            if answer.status == 401:
+                # It accepts the login, but not its session: another login would be refused too.
+                self._accepted = False
         if answer.status in (301, 302, 307, 308) and method == "GET" and answer.headers.get("location"):
             answer = self._patient(method, _path(answer.headers["location"]), body, headers)
+        if answer.status == 401 and not self._session:
+            raise self._refused_login()
         if answer.status >= 300 and answer.status not in accepts:
-            raise BmcError(f"{self._name}: {method} {path}: status {answer.status}: {answer.reason or 'no reason'}")
+            reason = self.told(answer.reason) or "no reason"
+            raise self.error(f"{method} {path}: status {answer.status}: {reason}")
+        self._accepted = self._accepted or path != ROOT
         return answer
 
     def _login(self) -> None:
-        body = {"UserName": self.bmc.user, "Password": self.bmc.password}
-        self._token = self._session = ""
-        answer = self._patient("POST", SESSIONS, body, {})
-        if answer.status in (401, 403):
-            raise BmcError(f"{self._name}: it refuses user {self.bmc.user} or the password; nothing is tried again")
-        token = answer.headers.get("x-auth-token", "")
-        if answer.status >= 300 or not token:
-            raise BmcError(f"{self._name}: no session: status {answer.status}: {answer.reason or 'no reason'}")
-        self._token, self._session = token, _path(answer.headers.get("location", ""))
+        """Open a session, or choose basic authentication.
 
-    def _patient(self, method: str, path: str, body: Mapping[str, Any] | None, headers: Mapping[str, str]) -> Answer:
-        """Return a response; while the BMC starts or has no free session, the request is repeated."""
+        The password is sent once: a BMC can lock its user after a few wrong ones. Without an answer nobody knows
+        whether the BMC counted it, so only the statement that no session is free allows to send it again.
+        """
+        self._login_header, self._accepted, self._session = {}, False, ""
+        # This resource needs no login: until it answers, nobody gets the password.
+        root = self._patient("GET", ROOT, None, {})
+        path = _sessions_of(root.body) if root.status < 300 else SESSIONS
+        if not path:
+            self._basic()
+            return
+        body = {"UserName": self.bmc.user, "Password": self.bmc.password}
         deadline = time.monotonic() + self.bmc.wait_s
         while True:
-            problem = ""
             try:
-                answer = self._sent(method, path, body, headers)
-                if not _later(answer):
-                    return answer
-                problem = f"status {answer.status}: {answer.reason or 'it is starting'}"
-            except ssl.SSLCertVerificationError as found:
-                text = f"{self._name}: its certificate is not accepted: {found.verify_message}"
-                raise BmcError(f"{text}; set bios_bmc_ca or bios_bmc_fingerprint") from None
-            except (OSError, http.client.HTTPException, ValueError) as found:
-                problem = str(found) or type(found).__name__
-            self._close()
+                self._close()
+                answer = self._sent("POST", path, body, {}, time.monotonic() + self.bmc.limit_s)
+            except (OSError, http.client.HTTPException) as problem:
+                self._close()
+                raise self.error(f"the login got no answer ({self.told(_text(problem))}); {ONCE}") from None
+            if answer.status < 400 or not any(map(answer.tells, NO_SESSION)):
+                break
             if time.monotonic() + self.bmc.pause_s > deadline:
-                raise BmcError(f"{self._name}: no answer within {self.bmc.wait_s:g} s: {problem}")
+                reason = f"status {answer.status}: {self.told(answer.reason)}"
+                raise self.error(f"no session is free within {self.bmc.wait_s:g} s: {reason}")
             self._sleep(self.bmc.pause_s)
+        if answer.status in (404, 405, 501):
+            self._basic()
+            return
+        if answer.status in (401, 403):
+            raise self._refused_login()
+        token = answer.headers.get("x-auth-token", "")
+        if answer.status >= 300 or not token:
+            reason = self.told(answer.reason) or "no reason"
+            raise self.error(f"no session: status {answer.status}: {reason}; {ONCE}")
+        self._secrets.append(token)
+        self._login_header, self._accepted = {"X-Auth-Token": token}, True
+        self._session = _path(answer.headers.get("location") or str(answer.body.get("@odata.id") or ""))
 
-    def _sent(self, method: str, path: str, body: Mapping[str, Any] | None, headers: Mapping[str, str]) -> Answer:
-        connection = self._connection = self._connection or self._connected()
+    def _basic(self) -> None:
+        """Send the login with each request; the next one shows whether the BMC accepts it."""
+        login = base64.b64encode(f"{self.bmc.user}:{self.bmc.password}".encode()).decode()
+        self._secrets.append(login)
+        self._login_header = {"Authorization": f"Basic {login}"}
+
+    def _refused_login(self) -> BmcError:
+        return self.error(f"it refuses user {self.bmc.user} or the password; nothing is tried again")
+
+    def _patient(
+        self,
+        method: str,
+        path: str,
+        body: Mapping[str, Any] | None,
+        headers: Mapping[str, str],
+        wait_s: float | None = None,
+    ) -> Answer:
+        """Return a response. A request is repeated while the BMC starts or is busy, if a repetition is safe.
+
+        Safe are GET and DELETE, and any request that the BMC did not get or has refused for now. A request with a
+        login that the BMC has not accepted yet is never repeated.
+        """
+        wait_s = self.bmc.wait_s if wait_s is None else wait_s
+        deadline = time.monotonic() + wait_s
+        while True:
+            pause = self.bmc.pause_s
+            if method not in SAFE:
+                # The BMC may be about to close an older connection, and nobody would know whether it got the request.
+                self._close()
+            proven = self._accepted or not self._login_header or path == ROOT
+            try:
+                answer = self._sent(method, path, body, headers, time.monotonic() + self.bmc.limit_s)
+                problem = f"status {answer.status}: {self.told(answer.reason) or 'it is starting or busy'}"
+                if answer.status < 300 and method == "GET" and not answer.is_json:
+                    problem = f"GET {path}: it answers with no JSON object"
+                    if not proven:
+                        raise self.error(problem)
+                elif answer.status not in LATER or not _safe(method, answer.status) or not proven:
+                    return answer
+                pause = max(pause, min(answer.retry_after_s, LONGEST_PAUSE_S))
+            except ssl.SSLCertVerificationError as found:
+                text = f"its certificate is not accepted: {found.verify_message}"
+                raise self.error(f"{text}; set bios_bmc_ca or bios_bmc_fingerprint") from None
+            except _NotSent as found:
+                problem = self.told(found)
+            except (OSError, http.client.HTTPException) as found:
+                problem = self.told(_text(found))
+                if method not in SAFE:
+                    raise LostAnswer(str(self.error(f"no answer to {method} {path}: {problem}"))) from None
+                if not proven:
+                    raise self.error(f"the login got no answer ({problem}); {ONCE}") from None
+            self._close()
+            left = deadline - time.monotonic()
+            if left < self.bmc.pause_s:
+                raise self.error(f"no answer within {wait_s:g} s: {problem}")
+            self._sleep(min(pause, left))
+
+    def _sent(
+        self, method: str, path: str, body: Mapping[str, Any] | None, headers: Mapping[str, str], deadline: float
+    ) -> Answer:
+        """Return the response to one request.
+
+        Raises:
+            _NotSent: if there is no connection.
+            OSError: also if the complete response has not arrived by the deadline.
+        """
+        connection = self._connection = self._connection or self._connected(deadline)
+        connection.limit(deadline, self.bmc.timeout_s)
         given = {"Accept": "application/json", "OData-Version": "4.0", **headers}
-        given |= {"X-Auth-Token": self._token} if self._token else {}
+        # The service root needs no login, and says nothing about it.
+        given |= self._login_header if path != ROOT or self._accepted else {}
         given |= {"Content-Type": "application/json"} if body is not None else {}
         connection.request(method, path, None if body is None else json.dumps(body).encode(), given)
         response = connection.getresponse()
-        text = response.read()
+        text = response.read(MOST)
         found = {name.lower(): value for name, value in response.getheaders()}
-        if found.get("connection", "").lower() == "close":
+        if found.get("connection", "").lower() == "close" or not response.isclosed():
             self._close()
         if found.get("content-encoding") == "gzip" or text[:2] == b"\x1f\x8b":
-            text = gzip.decompress(text)
-        return Answer(response.status, _object(text), found)
+            with contextlib.suppress(zlib.error):
+                text = zlib.decompressobj(31).decompress(text, MOST)
+        return Answer(response.status, _object(text) or {}, found, _object(text) is not None)
 
     def _trusted(self) -> ssl.SSLContext:
         """Return the TLS context with the accepted certificates.
@@ -223,24 +384,34 @@ class Redfish:
         try:
             context = ssl.create_default_context(cadata=self.bmc.ca or None)
         except (ssl.SSLError, ValueError):
-            raise BmcError(f"{self._name}: bios_bmc_ca holds no certificate that can be read") from None
+            raise self.error("bios_bmc_ca holds no certificate that can be read") from None
+        context.sslsocket_class = _Socket
         if self.bmc.fingerprint:
             # _connected compares the certificate itself, which is stricter than a check of its signature.
             context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
         return context
 
-    def _connected(self) -> http.client.HTTPSConnection:
-        """Return a connection to the BMC after checking its certificate; no request has been sent yet."""
+    def _connected(self, deadline: float) -> _Connection:
+        """Return a connection to the BMC after checking its certificate; no request has been sent yet.
+
+        Raises:
+            _NotSent: if the BMC cannot be reached.
+        """
         host, port = self.bmc.place
-        connection = http.client.HTTPSConnection(host, port, timeout=self.bmc.timeout_s, context=self._context)
-        connection.connect()
+        connection = _Connection(host, port, context=self._context)
+        connection.limit(deadline, self.bmc.timeout_s)
+        try:
+            connection.connect()
+        except ssl.SSLCertVerificationError:
+            raise
+        except OSError as problem:
+            raise _NotSent(_text(problem)) from None
         if self.bmc.fingerprint:
             seen = hashlib.sha256(connection.sock.getpeercert(binary_form=True) or b"").hexdigest()
             if not hmac.compare_digest(seen, plain_fingerprint(self.bmc.fingerprint)):
                 connection.close()
-                raise BmcError(
-                    f"{self._name}: its certificate has the SHA-256 fingerprint {seen}, "
-                    "which differs from bios_bmc_fingerprint"
+                raise self.error(
+                    f"its certificate has the SHA-256 fingerprint {seen}, which differs from bios_bmc_fingerprint"
                 )
         return connection
 
@@ -259,9 +430,60 @@ def plain_fingerprint(text: str) -> str:
     return text.lower().removeprefix("sha256:").replace(":", "")
 
 
-def _later(answer: Answer) -> bool:
-    """Return whether the same request may succeed soon."""
-    return answer.status in (502, 503, 504) or (answer.status >= 400 and answer.tells("SessionLimitExceeded"))
+class _NotSent(OSError):
+    """There is no connection, so the BMC got nothing."""
+
+
+class _Socket(ssl.SSLSocket):
+    """A connection on which all reading and writing together must end at a time."""
+
+    end_s: float = math.inf
+    quiet_s: float = TIMEOUT_S
+
+    def _hurry(self) -> None:
+        left = self.end_s - time.monotonic()
+        if left <= 0:
+            raise TimeoutError
+        self.settimeout(min(left, self.quiet_s))
+
+    def recv_into(self, *args: Any, **kwargs: Any) -> int:
+        """Read within the time that is left."""
+        self._hurry()
+        return super().recv_into(*args, **kwargs)
+
+    def send(self, *args: Any, **kwargs: Any) -> int:
+        """Write within the time that is left."""
+        self._hurry()
+        return super().send(*args, **kwargs)
+
+
+class _Connection(http.client.HTTPSConnection):
+    """A connection with one limit for a request, from its first byte to the last one of the answer."""
+
+    def limit(self, end_s: float, quiet_s: float) -> None:
+        """Set when the request must have ended (monotonic), and the longest silence in seconds."""
+        self.timeout = max(0.01, min(end_s - time.monotonic(), quiet_s))
+        if isinstance(self.sock, _Socket):
+            self.sock.end_s, self.sock.quiet_s = end_s, quiet_s
+
+
+def _safe(method: str, status: int) -> bool:
+    """Return whether a request may be repeated after this status: a proxy's answers do not say what the BMC did."""
+    return method in SAFE or status in (429, 503)
+
+
+def _sessions_of(root: Mapping[str, Any]) -> str:
+    """Return the path of the sessions by the service root; empty if the BMC has none."""
+    links = root.get("Links")
+    sessions = links.get("Sessions") if isinstance(links, Mapping) else None
+    path = sessions.get("@odata.id") if isinstance(sessions, Mapping) else ""
+    return str(path or "") or (SESSIONS if root.get("SessionService") else "")
+
+
+def _text(problem: BaseException) -> str:
+    if isinstance(problem, TimeoutError):
+        return "the answer takes too long"
+    return str(problem) or type(problem).__name__
 
 
 def _path(location: str) -> str:
@@ -269,8 +491,10 @@ def _path(location: str) -> str:
     return re.sub(r"^https?://[^/]+", "", location)
 
 
-def _object(text: bytes) -> dict[str, Any]:
-    found = json.loads(text) if text.strip() else {}
-    if not isinstance(found, dict):
-        raise ValueError("it answers with no JSON object")
-    return found
+def _object(text: bytes) -> dict[str, Any] | None:
+    """Return the JSON object of a text, an empty one for no text; None if it is none."""
+    try:
+        found = json.loads(text) if text.strip() else {}
+    except (ValueError, RecursionError):
+        return None
+    return found if isinstance(found, dict) else None

@@ -6,13 +6,14 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
-from .client import ROOT, BmcError, Redfish
+from .client import ROOT, Answer, BmcError, LostAnswer, Redfish, messages_of
+from .jobs import Job, of_paths, running
 
 Known = Mapping[str, Any]
-ENDED = ("Completed", "CompletedWithErrors", "Failed", "RebootCompleted", "RebootFailed", "PendingActivation")
-BIOS_JOB = "BIOSConfiguration"
 POLL_S = 5.0
-MOST_PAGES = 100  # of a collection
+TASK_S = 300.0  # until a task that stages settings must have ended
+# Where BMCs of AMI and Gigabyte, and others of them, stage settings without announcing it in the BIOS resource.
+UNANNOUNCED = ("SD", "Settings")
 
 
 def observed(client: Redfish, *, registry: bool = False) -> dict[str, Any]:
@@ -25,115 +26,141 @@ def observed(client: Redfish, *, registry: bool = False) -> dict[str, Any]:
     Returns:
         ``system`` (maker, model, serial, sku, bios), ``current`` (values by attribute), ``pending`` (values by
         attribute after the next reset; None if this BMC does not show them), ``registry`` (``RegistryEntries`` of the
-        attribute registry), ``jobs`` (unfinished jobs of the BIOS: id, state, message), and ``settings`` (path) and
-        ``etag`` of the resource to change.
+        attribute registry), ``jobs`` (unfinished jobs and tasks of the BMC: id, path, kind, state, message; the kind is
+        ``bios`` for those of the BIOS), ``messages`` (what the BIOS reports on the last change that it did not apply
+        completely), and ``settings`` (path) and ``etag`` of the resource to change.
 
     Raises:
         BmcError: if the BMC has no BIOS settings, or does not respond.
     """
-    system, bios = _system(client)
+    root = client.get(ROOT).body
+    system, bios = _system(client, root)
     path = str(bios["@odata.id"])
-    settings = str((((bios.get("@Redfish.Settings") or {}).get("SettingsObject")) or {}).get("@odata.id") or "")
-    staged = client.get(settings or path)
+    settings, staged = _settings(client, path, bios)
     current = dict(bios.get("Attributes") or {})
-    own = bool(settings) and settings.rstrip("/") != path.rstrip("/")
+    own = settings.rstrip("/") != path.rstrip("/")
     changed = {key: value for key, value in (staged.body.get("Attributes") or {}).items() if current.get(key) != value}
-    maker = str(system.get("Manufacturer") or "")
     return {
         "system": {
-            **{"maker": maker, "model": str(system.get("Model") or "").strip()},
+            **{"maker": str(system.get("Manufacturer") or ""), "model": str(system.get("Model") or "").strip()},
             **{"serial": str(system.get("SerialNumber") or "").strip(), "sku": str(system.get("SKU") or "").strip()},
             "bios": str(system.get("BiosVersion") or ""),
         },
         "current": current,
         "pending": changed if own else None,
-        "registry": _registry(client, str(bios.get("AttributeRegistry") or "")) if registry else {},
-        "jobs": _jobs(client, system),
-        **{"settings": settings or path, "etag": staged.etag},
+        "registry": _registry(client, root, str(bios.get("AttributeRegistry") or "")) if registry else {},
+        "jobs": [vars(one) for one in running(client, root, system, settings)],
+        "messages": _reported(client, bios),
+        **{"settings": settings, "etag": staged.etag},
     }
 
 
-def _system(client: Redfish) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Return the BMC's only system with a BIOS, and its BIOS resource."""
-    root = client.get(ROOT).body
-    systems = [client.get(str(one["@odata.id"])).body for one in members_of(client, _link(root, "Systems"))]
+def _system(client: Redfish, root: Known) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return the system with a BIOS, by its serial number if there are several, and its BIOS resource."""
+    systems = [client.get(path).body for path in of_paths(client, _link(client, root, "Systems"))]
     found = [one for one in systems if one.get("Bios")]
-    if len(found) != 1:
-        names = ", ".join(str(one.get("@odata.id")) for one in found or systems) or "none"
-        raise BmcError(
-            f"BMC {client.bmc.address}: one system with BIOS settings is needed, it has {len(found)} of {len(systems)} "
-            f"systems ({names}); some makers require a licence for it"
+    if len(found) > 1:
+        serial = client.bmc.serial
+        same = [one for one in found if serial and serial in _serials(one)]
+        if len(same) != 1:
+            about = "; ".join(f"{one.get('@odata.id')}: {' or '.join(_serials(one)) or 'none'}" for one in found)
+            given = f"bios_bmc_serial {serial} is not one of them" if serial else "set bios_bmc_serial to one of them"
+            raise client.error(f"it has several systems, with the serial numbers {client.told(about)}; {given}")
+        found = same
+    if not found:
+        names = client.told(", ".join(str(one.get("@odata.id")) for one in systems)) or "none"
+        raise client.error(
+            f"one system with BIOS settings is needed, it has 0 of {len(systems)} systems ({names}); some makers "
+            "require a licence for it"
         )
-    bios = client.get(_link(found[0], "Bios")).body
+    path = _link(client, found[0], "Bios")
+    bios = client.get(path).body
     if not isinstance(bios.get("Attributes"), Mapping) or not bios["Attributes"]:
-        raise BmcError(
-            f"BMC {client.bmc.address}: {_link(found[0], 'Bios')} shows no attributes; is a licence missing?"
-        )
-    return found[0], {"@odata.id": _link(found[0], "Bios"), **bios}
+        raise client.error(f"{path} shows no attributes; is a licence missing?")
+    return found[0], {"@odata.id": path, **bios}
 
 
-def members_of(client: Redfish, path: str) -> list[Known]:
-    """Return the members of a collection from all its pages."""
-    found: list[Known] = []
-    for _ in range(MOST_PAGES):
-        page = client.get(path).body
-        found += page.get("Members") or []
-        path = str(page.get("Members@odata.nextLink") or "")
-        if not path:
-            break
-    return found
+def _serials(system: Known) -> list[str]:
+    """Return the numbers by which a user can choose a system."""
+    values = (str(system.get(key) or "").strip() for key in ("SerialNumber", "SKU"))
+    return list(dict.fromkeys(filter(None, values)))
 
 
-def _link(resource: Known, key: str) -> str:
+def _settings(client: Redfish, path: str, bios: Known) -> tuple[str, Answer]:
+    """Return the path and the content of the resource to change, which is the BIOS itself on older boards."""
+    announced = bios.get("@Redfish.Settings")
+    place = announced.get("SettingsObject") if isinstance(announced, Mapping) else None
+    if isinstance(place, Mapping) and place.get("@odata.id"):
+        return str(place["@odata.id"]), client.get(str(place["@odata.id"]))
+    for name in UNANNOUNCED:
+        below = f"{path.rstrip('/')}/{name}"
+        answer = client.find(below)
+        if answer and "Attributes" in answer.body:
+            return below, answer
+    return path, client.get(path)
+
+
+def _reported(client: Redfish, bios: Known) -> list[str]:
+    """Return the messages of the BIOS on its last change, without those of success."""
+    announced = bios.get("@Redfish.Settings")
+    found = announced.get("Messages") if isinstance(announced, Mapping) else None
+    found = found if isinstance(found, list) else [found]
+    bad = [one for one in found if isinstance(one, Mapping) and not _is_success(one)]
+    return [client.told(text) for text in messages_of(bad)]
+
+
+def _is_success(message: Known) -> bool:
+    severity = str(message.get("MessageSeverity") or message.get("Severity") or "").lower()
+    name = str(message.get("MessageId") or "").rpartition(".")[2]
+    return severity == "ok" or (not severity and name in ("Success", "SettingsApplied", "NoOperation"))
+
+
+def _link(client: Redfish, resource: Known, key: str) -> str:
     try:
         return str(resource[key]["@odata.id"])
     except (KeyError, TypeError):
-        raise BmcError(f"Redfish: {resource.get('@odata.id', ROOT)} has no {key}") from None
+        raise client.error(f"{resource.get('@odata.id', ROOT)} has no {key}") from None
 
 
-def _registry(client: Redfish, name: str) -> dict[str, Any]:
-    """Return the entries of the BIOS's attribute registry; empty if the BMC does not have it."""
-    root = client.get(ROOT).body
+def _registry(client: Redfish, root: Known, name: str) -> dict[str, Any]:
+    """Return the entries of the BIOS's attribute registry; empty if the BMC does not have it.
+
+    Some BMCs omit the version in the path, and some name another registry in the list than in the file itself.
+    """
     if not name or not root.get("Registries"):
         return {}
-    members = [str(one["@odata.id"]) for one in members_of(client, _link(root, "Registries"))]
-    # Some BMCs omit the version in the path.
-    plain = name.partition(".v")[0].lower()
-    near = sorted(members, key=lambda path: plain not in path.lower())
+    plain = _plain(name)
+    near = sorted(of_paths(client, _link(client, root, "Registries")), key=lambda path: plain not in path.lower())
+    others: list[Known] = []
     for path in near:
-        about = client.get(path).body
-        names = [str(about.get(key) or "") for key in ("Registry", "Id")]
-        if name not in names and plain not in [one.partition(".v")[0].lower() for one in names]:
+        about = client.find(path)
+        if about is None:
             continue
-        places = about.get("Location") or []
-        english = [one for one in places if str(one.get("Language") or "").lower().startswith("en")]
-        for place in [*english, *places]:
-            if place.get("Uri"):
-                return dict(client.get(str(place["Uri"])).body.get("RegistryEntries") or {})
+        names = [str(about.body.get(key) or "") for key in ("Registry", "Id")]
+        if name in names or plain in map(_plain, names):
+            if entries := _entries(client, about.body):
+                return dict(entries.get("RegistryEntries") or {})
+        elif any("attributeregistry" in one.lower() for one in names):
+            others.append(about.body)
+    for about_other in others:
+        entries = _entries(client, about_other)
+        if _plain(str(entries.get("Id") or "")) == plain:
+            return dict(entries.get("RegistryEntries") or {})
     return {}
 
 
-def _jobs(client: Redfish, system: Known) -> list[dict[str, str]]:
-    """Return the unfinished jobs of the BIOS; only Dell's BMCs have a job queue."""
-    if not str(system.get("Manufacturer") or "").lower().startswith("dell"):
-        return []
-    managers = (system.get("Links") or {}).get("ManagedBy") or []
-    found = []
-    for manager in managers:
-        listed = members_of(client, f"{manager['@odata.id']}/Jobs?$expand=*($levels=1)")
-        # Not every BMC expands the members.
-        jobs = [one if "JobState" in one else client.get(str(one["@odata.id"])).body for one in listed]
-        jobs = [{"@odata.id": f"{manager['@odata.id']}/Jobs/{one.get('Id')}", **one} for one in jobs]
-        found += [_job(one) for one in jobs if one.get("JobType") == BIOS_JOB and one.get("JobState") not in ENDED]
-    return found
+def _plain(name: str) -> str:
+    return name.partition(".v")[0].lower()
 
 
-def _job(job: Known) -> dict[str, str]:
-    return {
-        **{"id": str(job.get("Id") or ""), "path": str(job.get("@odata.id") or "")},
-        "state": str(job.get("JobState") or ""),
-        "message": str(job.get("Message") or ""),
-    }
+def _entries(client: Redfish, about: Known) -> Known:
+    """Return the file of a registry, in English if there are several languages; empty if there is none."""
+    places = about.get("Location") or []
+    english = [one for one in places if str(one.get("Language") or "").lower().startswith("en")]
+    for place in [*english, *places]:
+        if place.get("Uri") and (found := client.find(str(place["Uri"]))):
+            return found.body
+    return {}
 
 
 def stage(client: Redfish, settings: Known, job: str = "") -> dict[str, Any]:
@@ -148,7 +175,7 @@ def stage(client: Redfish, settings: Known, job: str = "") -> dict[str, Any]:
         ``job``: the identifier of the BMC's job; empty if it has none.
 
     Raises:
-        BmcError: if another job changes the BIOS, or the BMC refuses or drops a value.
+        BmcError: if another job runs, or the BMC refuses or drops a value.
     """
     seen = observed(client)
     _free(client, seen["jobs"], job)
@@ -156,49 +183,104 @@ def stage(client: Redfish, settings: Known, job: str = "") -> dict[str, Any]:
     if seen["system"]["maker"].lower().startswith("dell"):
         # Without it the values are stored, but no reset applies them.
         body["@Redfish.SettingsApplyTime"] = {"ApplyTime": "OnReset"}
-    answer = client.patch(seen["settings"], body, seen["etag"])
-    if answer.status == 412:
-        again = observed(client)
-        if again["pending"] != seen["pending"] or again["current"] != seen["current"]:
-            raise BmcError(f"BMC {client.bmc.address}: another client changes its BIOS settings now; run again later")
-        answer = client.patch(again["settings"], body, again["etag"])
+    lost = ""
+    try:
+        answer = client.patch(seen["settings"], body, seen["etag"])
         if answer.status == 412:
-            raise BmcError(
-                f"BMC {client.bmc.address}: its ETag changes with every request (status 412): {answer.reason}"
-            )
+            again = observed(client)
+            if again["pending"] != seen["pending"] or again["current"] != seen["current"]:
+                raise client.error("another client changes its BIOS settings now; run again later")
+            answer = client.patch(again["settings"], body, again["etag"])
+            if answer.status == 412:
+                reason = client.told(answer.reason)
+                raise client.error(f"its ETag changes with every request (status 412): {reason}")
+        task = _followed(client, answer, settings)
+    except LostAnswer as problem:
+        # The BMC may have made the change before its answer was lost, so what it shows decides.
+        lost, task = f"{problem}; ", ""
     after = observed(client)
-    effective = {**after["current"], **(after["pending"] or {})}
-    dropped = [
-        name for name, value in settings.items() if after["pending"] is not None and effective.get(name) != value
-    ]
-    if dropped:
+    if lost and after["pending"] is None:
+        raise BmcError(f"{lost}it does not show pending settings, so a run cannot know whether it has them")
+    if dropped := _dropped(after, settings):
         text = ", ".join(f"{name} = {settings[name]}" for name in dropped)
-        raise BmcError(f"BMC {client.bmc.address}: it accepted the request, but did not keep {text}")
-    location = answer.headers.get("location", "").rstrip("/").rpartition("/")[2]
-    return {"job": location or next((one["id"] for one in after["jobs"]), "")}
+        reported = "".join(f"; it reports: {one}" for one in after["messages"])
+        kept = f"{lost}it does not have" if lost else str(client.error("it accepted the request, but did not keep"))
+        raise BmcError(f"{kept} {client.told(text)}{reported}")
+    return {"job": task or next((one["id"] for one in after["jobs"] if one["kind"] == "bios"), "")}
 
 
-def _free(client: Redfish, jobs: list[dict[str, str]], job: str) -> None:
+def _dropped(seen: Known, settings: Known) -> list[str]:
+    """Return the settings that are neither pending nor current; none if the BMC does not show pending ones."""
+    if seen["pending"] is None:
+        return []
+    effective = {**seen["current"], **seen["pending"]}
+    return [name for name, value in settings.items() if effective.get(name) != value]
+
+
+def _followed(client: Redfish, answer: Answer, settings: Known) -> str:
+    """Follow the task of a response until it has ended, or waits for the next reset; return its identifier.
+
+    Raises:
+        BmcError: if the task failed, or takes too long.
+    """
+    place = _task(answer)
+    if not place:
+        return ""
+    name = place.rstrip("/").rpartition("/")[2]
+    begin, limit = time.monotonic(), min(client.bmc.wait_s, TASK_S)
+    while True:
+        task = Job.of_task(client, place, client.find(place))
+        if task is None or task.ended:
+            break
+        pending = observed(client)
+        # It waits for a reset, not for itself, if the settings are there; a job of Dell says so itself.
+        if any(one["id"] == name and one["state"] == "Scheduled" for one in pending["jobs"]):
+            return name
+        waits = task.waits or time.monotonic() - begin > limit
+        if waits and not _dropped(pending, settings):
+            return name
+        if time.monotonic() - begin > limit:
+            raise client.error(f"task {name} is still {task.state} after {limit:g} s: {task.message or 'no message'}")
+        time.sleep(min(POLL_S, client.bmc.pause_s))
+    if task and task.failed:
+        raise client.error(f"task {name} of the change is {task.state}: {task.message or 'no message'}")
+    return ""
+
+
+def _task(answer: Answer) -> str:
+    """Return the path of the task that carries out an accepted request; empty if the BMC has none."""
+    if answer.status != 202:
+        return ""
+    location = answer.headers.get("location") or ""
+    own = str(answer.body.get("@odata.id") or "")
+    # The task itself says more than its monitor, which may be gone when the task ends.
+    return own if "/tasks/" in own.lower() else _path_of(location) or own
+
+
+def _path_of(location: str) -> str:
+    return location if location.startswith("/") else "/" + location.partition("://")[2].partition("/")[2]
+
+
+def _free(client: Redfish, jobs: list[dict[str, Any]], job: str) -> None:
     """Remove this toolkit's job if it waits for the next reset.
 
     Raises:
         BmcError: if the job has begun, or there is another job.
     """
     if others := [one for one in jobs if one["id"] != job]:
-        raise BmcError(busy(client.bmc.address, others))
+        raise client.error(busy(others))
     for own in jobs:
-        if own["state"] != "Scheduled":
-            raise BmcError(f"BMC {client.bmc.address}: job {own['id']} is {own['state']}; run again after its end")
-        client.delete(own["path"])
+        if not own["waits"]:
+            raise client.error(f"job {own['id']} is {own['state']}; run again after its end")
+        # Only Dell's BMCs refuse a change while a job waits for the reset; others add to it.
+        if "/Jobs/" in own["path"]:
+            client.delete(own["path"])
 
 
-def busy(address: str, jobs: list[dict[str, str]]) -> str:
-    """Return the message on other jobs of the BIOS."""
-    text = ", ".join(f"{one['id']} ({one['state']})" for one in jobs)
-    return (
-        f"BMC {address}: a job of another client changes the BIOS: {text}; wait for its end, or delete it "
-        "there, and run again"
-    )
+def busy(jobs: list[dict[str, Any]]) -> str:
+    """Return the message on unfinished jobs of others."""
+    text = ", ".join(f"{one['id']} ({one['kind'] or 'task'}, {one['state']})" for one in jobs)
+    return f"a job of another client is not finished: {text}; wait for its end, or delete it there, and run again"
 
 
 def settle(client: Redfish, settings: Known, job: str, wait_s: float, settle_s: float) -> dict[str, Any]:
@@ -212,28 +294,31 @@ def settle(client: Redfish, settings: Known, job: str, wait_s: float, settle_s: 
         settle_s: further seconds to wait for the values; the caller must check them.
 
     Returns:
-        ``job``: identifier, final state and message of the job; empty without one.
+        ``job``: identifier, final state and message of the job; empty without one. ``messages``: what the BIOS reports
+        on settings that it did not apply.
     """
-    begin = time.monotonic()
-    pause = min(POLL_S, client.bmc.pause_s)
-    while observed(client)["jobs"] and time.monotonic() - begin < wait_s:
-        time.sleep(pause)
-    begin = time.monotonic()
-    while time.monotonic() - begin < settle_s:
-        current = observed(client)["current"]
-        if all(current.get(name) == value for name, value in settings.items()):
+    begin = last = time.monotonic()
+    while True:
+        seen, now = observed(client), time.monotonic()
+        works = [one for one in seen["jobs"] if one["kind"] == "bios" or one["id"] == job]
+        done = all(seen["current"].get(name) == value for name, value in settings.items())
+        if works and now - begin < wait_s:
+            last = now
+        # A job of Dell's BMCs must have ended, because it refuses the next change.
+        if (done and not any("/Jobs/" in one["path"] for one in works)) or now - last >= settle_s:
             break
-        time.sleep(pause)
-    return {"job": _ended(client, job)}
+        time.sleep(min(POLL_S, client.bmc.pause_s))
+    return {"job": _ended(client, job), "messages": seen["messages"]}
 
 
-def _ended(client: Redfish, job: str) -> dict[str, str]:
+def _ended(client: Redfish, job: str) -> dict[str, Any]:
     if not job:
         return {}
     root = client.get(ROOT).body
-    for one in members_of(client, _link(root, "Managers")):
-        try:
-            return _job(client.get(f"{one['@odata.id']}/Jobs/{job}").body)
-        except BmcError:
-            continue
+    managers = of_paths(client, _link(client, root, "Managers")) if root.get("Managers") else []
+    places = [f"{one}/{folder}/{job}" for one in managers for folder in ("Jobs", "Oem/Dell/Jobs")]
+    for place in [*places, f"/redfish/v1/TaskService/Tasks/{job}"]:
+        if answer := client.find(place):
+            found = Job.of_task(client, place, answer)
+            return vars(found) if found else {}
     return {}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from .client import Bmc, BmcError, Redfish
@@ -31,7 +31,7 @@ def carried_out(given: Mapping[str, Any], *, check: bool) -> dict[str, Any]:
             found = settle(client, given["settings"], given["job"], bmc.wait_s, float(given["settle_s"]))
     except BmcError as problem:
         return {"failed": True, "msg": str(problem)}
-    return {"changed": False, **found, **_warned(bmc, found["job"])}
+    return {"changed": False, **found, **_warned(bmc, found["job"], found["messages"])}
 
 
 @contextlib.contextmanager
@@ -45,10 +45,8 @@ def _session(bmc: Bmc) -> Iterator[Redfish]:
         try:
             yield client
         except (AttributeError, KeyError, IndexError, TypeError, ValueError) as problem:
-            text = f"{type(problem).__name__}: {problem}"
-            raise BmcError(
-                f"BMC {bmc.address}: {client.path} answers in a form that is not Redfish's ({text[:200]})"
-            ) from problem
+            text = client.told(f"{type(problem).__name__}: {problem}")
+            raise client.error(f"{client.path} answers in a form that is not Redfish's ({text})") from problem
 
 
 def _read(bmc: Bmc) -> dict[str, Any]:
@@ -59,10 +57,11 @@ def _read(bmc: Bmc) -> dict[str, Any]:
         return {"changed": False, "problem": str(problem)}
 
 
-def _warned(bmc: Bmc, job: Mapping[str, str]) -> dict[str, Any]:
-    if not job or job["state"] == "Completed":
-        return {}
-    return {"warnings": [f"BMC {bmc.address}: job {job['id']} of the BIOS is {job['state']}: {job['message']}"]}
+def _warned(bmc: Bmc, job: Mapping[str, Any], messages: Sequence[str]) -> dict[str, Any]:
+    warnings = [f"BMC {bmc.address}: the BIOS reports: {text}" for text in messages]
+    if job and job["state"] != "Completed":
+        warnings.append(f"BMC {bmc.address}: job {job['id']} of the BIOS is {job['state']}: {job['message']}")
+    return {"warnings": warnings} if warnings else {}
 
 
 def difference(before: Mapping[str, Any], after: Mapping[str, Any]) -> dict[str, str]:

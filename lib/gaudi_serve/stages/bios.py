@@ -113,6 +113,7 @@ def _compared(given: Given, seen: Known, found: Comparison, first: set[str]) -> 
     refusals += [] if refusals else [f"{host}: {text}" for text in _refused(known, seen, found)]
     waiting = [row for row in found.rows if row.current != row.desired]
     allowed = is_true(known.get("host_tuning_reboot_allowed"))
+    refusals += [] if refusals or not (allowed and waiting) else _dangerous(known, host, seen, before)
     reboots = allowed and bool(waiting) and not refusals
     lines = [f"{row.line}{' (after the first of two resets)' * (row.name in found.later)}" for row in found.differing]
     sent = [row.line for row in found.rows if row.name in found.patch]
@@ -129,7 +130,7 @@ def _compared(given: Given, seen: Known, found: Comparison, first: set[str]) -> 
         left=_left(host, seen, found.rows, found.patch, waiting if allowed else []),
         refusal=refusals,
         drift=refusals or lines,
-        notes=_notes(found, waiting, allowed, before.get("settings") or {}),
+        notes=[*_notes(found, waiting, allowed, before.get("settings") or {}), *_reported(seen, found)],
         facts={
             **{"reboots": reboots, "reboot_required": bool(waiting), "down_minutes": minutes},
             "reboot_reasons": [f"BIOS: {row.line}" for row in waiting],
@@ -154,7 +155,7 @@ def _refused(known: Known, seen: Known, found: Comparison) -> list[str]:
     sent = _sent(known, str(system["bios"]))
     others = [one for one in seen["jobs"] if not _is_own(one, seen, sent)]
     if found.patch and others:
-        reasons.append(busy(str(known["bios_bmc_address"]), others))
+        reasons.append(f"BMC {known['bios_bmc_address']}: {busy(others)}")
     if failed.get("bios") == system["bios"] and not is_true(known.get("bios_retry")):
         tried = failed.get("settings") or {}
         reasons += [
@@ -165,6 +166,17 @@ def _refused(known: Known, seen: Known, found: Comparison) -> list[str]:
             if row.current != row.desired and tried.get(row.name) == row.desired
         ]
     return reasons
+
+
+def _dangerous(known: Known, host: str, seen: Known, sent: Known) -> list[str]:
+    """Return why the host must not reboot now: a reset would interrupt an update of firmware, or begin one."""
+    others = [one for one in seen["jobs"] if one["kind"] != "bios" and not _is_own(one, seen, sent)]
+    return [f"{host}: BMC {known['bios_bmc_address']}: {busy(others)}"] if others else []
+
+
+def _reported(seen: Known, found: Comparison) -> list[str]:
+    """Return what the BIOS reports on its last change, while settings differ."""
+    return [f"BIOS: it reports on its last change: {text}" for text in seen["messages"] if found.differing]
 
 
 def _left(host: str, seen: Known, rows: Any, patch: Known, waiting: list[Row]) -> list[str]:
@@ -217,7 +229,7 @@ def _changes(found: Comparison, seen: Known, sent: Known | None = None, known: K
     return {
         **{"lines": found.lines, "patch": patch, "reboots": False, "desired": waiting},
         "before": {row.name: row.current for row in found.rows if row.name in patch},
-        "job": own or next((one["id"] for one in seen.get("jobs") or [] if not patch), ""),
+        "job": own or next((one["id"] for one in seen.get("jobs") or [] if not patch and one["kind"] == "bios"), ""),
         # Only the toolkit's own text, since it passes through a shell.
         "reboot": counted(len(waiting), "BIOS setting"),
         "record": {"path": RECORD, "content": record},
@@ -241,7 +253,7 @@ def _is_own(job: Known, seen: Known, sent: Known) -> bool:
     if name := sent.get("job"):
         return bool(name == job["id"])
     pending = seen["pending"] or {}
-    return bool(pending) and pending.items() <= (sent.get("settings") or {}).items()
+    return job["kind"] == "bios" and bool(pending) and pending.items() <= (sent.get("settings") or {}).items()
 
 
 def _complete(found: Comparison, seen: Known, sent: Known) -> dict[str, Any]:

@@ -1,0 +1,365 @@
+"""BMCs that answer oddly: what is sent once, what again, what a run waits for, and what a message contains."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest
+from gaudi_serve.bios.client import Bmc, BmcError, Redfish
+from gaudi_serve.bios.observe import observed, settle, stage
+from gaudi_serve.bios.work import carried_out
+from gaudi_serve.stages.base import Given, Pending
+from gaudi_serve.stages.bios import STAGE
+from helpers.bmc import AMI, DELL, HPE, PASSWORD, SUPERMICRO, USER, Box, Odd, Served, certificate, served
+
+C6 = "CPUC6Report#0840"
+HTML = "<html><body>Sign in</body></html>"
+Serve = Callable[..., Served]
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    """Return a key and a certificate."""
+    return certificate(tmp_path_factory.mktemp("bmc"))
+
+
+@pytest.fixture
+def serve(files: tuple[Path, Path]) -> Iterator[Serve]:
+    """Return a function that serves a BMC until the test ends."""
+    with ExitStack() as stack:
+        yield lambda about, **more: stack.enter_context(served(Box(about, **more), *files))
+
+
+def bmc(place: Served, **more: Any) -> Bmc:
+    given = {"address": place.address, "user": USER, "password": PASSWORD, "fingerprint": place.fingerprint}
+    return Bmc.of({**given, "wait_s": 1, "pause_s": 0.02, **more})
+
+
+def seen(place: Served, **more: Any) -> dict[str, Any]:
+    with Redfish(bmc(place, **more)) as client:
+        return observed(client, registry=True)
+
+
+def send(place: Served, settings: dict[str, Any], **more: Any) -> dict[str, Any]:
+    with Redfish(bmc(place, **more)) as client:
+        return stage(client, settings)
+
+
+def asked(place: Served, **known: Any) -> Pending:
+    """Return what the stage would do, after its look."""
+    given = Given("h1", {**place.variables(), "gaudi_bios": {"failed": {}}, **known})
+    found = STAGE.look(given)
+    assert found
+    read = carried_out({"bmc": vars(bmc(place)), "settings": {}, "before": {}, "job": "", **found[1]}, check=False)
+    return STAGE.asked(given, lambda name, arguments: read)
+
+
+def times(method: str, part: str, *odd: Odd | None) -> Callable[[str, str], Odd | None]:
+    """Return a function with odd answers, one after another, to requests of a method whose path has a part."""
+    left = list(odd)
+
+    def answer(asked_method: str, path: str) -> Odd | None:
+        return left.pop(0) if left and asked_method == method and part in path else None
+
+    return answer
+
+
+def always(method: str, part: str, odd: Odd) -> Callable[[str, str], Odd | None]:
+    return lambda asked_method, path: odd if asked_method == method and part in path else None
+
+
+def count(place: Served, method: str, part: str = "") -> int:
+    return sum(one == method and part in path for one, path in place.box.asked)
+
+
+# ---- secrets
+
+
+@pytest.mark.parametrize("escaped", [False, True])
+@pytest.mark.parametrize("filler", [0, 380, 390])
+def test_no_message_contains_the_password_which_the_bmc_repeats(serve: Serve, filler: int, escaped: bool) -> None:
+    word = 'pass"word-canary'
+    text = f"{'x' * filler} The value {json.dumps(word) if escaped else word} for Password is not valid."
+    error = {"error": {"@Message.ExtendedInfo": [{"MessageId": "Base.1.8.PropertyValueFormatError", "Message": text}]}}
+    place = serve(DELL, odd=always("POST", "Sessions", Odd(400, json.dumps(error))))
+    read = carried_out({"bmc": vars(bmc(place, password=word)), "state": "read"}, check=False)
+    assert "status 400" in read["problem"]
+    assert "pass" not in read["problem"].replace("the password is not sent again", "")
+
+
+def test_no_message_contains_the_token_or_what_a_task_or_a_job_repeats(serve: Serve) -> None:
+    place = serve(SUPERMICRO)
+    error = {"error": {"message": f"Session token-1 of {PASSWORD} is unknown."}}
+    place.box.odd = always("GET", "Bios", Odd(500, json.dumps(error)))
+    with pytest.raises(BmcError, match=r"status 500: Session \(hidden\) of \(hidden\) is unknown"):
+        seen(place)
+    job = {"Id": "JID_1", "JobType": "BIOSConfiguration", "JobState": "Failed", "Message": f"User {PASSWORD} failed."}
+    other = serve(DELL, jobs=[job])
+    given = {"bmc": vars(bmc(other)), "state": "settled", "settings": {}, "before": {}, "job": "JID_1", "settle_s": 0}
+    assert "User (hidden) failed" in str(carried_out(given, check=False)["warnings"])
+    # A value that the BMC does not understand as Redfish.
+    place.box.odd = always("GET", "Systems", Odd(200, json.dumps({"Members": [PASSWORD]})))
+    read = carried_out({"bmc": vars(bmc(place)), "state": "read"}, check=False)
+    assert "not Redfish's" in read["problem"] and PASSWORD not in read["problem"]
+
+
+# ---- logins
+
+
+@pytest.mark.parametrize(
+    "odd",
+    [
+        Odd(401, HTML, "text/html"),
+        Odd(401, "Unauthorized", "text/plain"),
+        Odd(401),
+        Odd(403, HTML, "text/html"),
+        Odd(0),
+        Odd(200, HTML, "text/html"),
+        Odd(429, "{}", headers={"Retry-After": "0"}),
+        *(Odd(status, HTML, "text/html") for status in (400, 500, 502, 503, 504)),
+    ],
+    ids=lambda odd: f"{odd.status} {odd.body[:6]}",
+)
+def test_a_login_is_sent_once_whatever_comes_back(serve: Serve, odd: Odd) -> None:
+    place = serve(DELL, odd=always("POST", "Sessions", odd))
+    with pytest.raises(BmcError, match=r"nothing is tried again|the password is not sent again"):
+        seen(place, password="wrong")
+    assert count(place, "POST") == 1
+
+
+def test_a_login_that_is_not_answered_in_time_is_sent_once(serve: Serve) -> None:
+    place = serve(DELL, odd=always("POST", "Sessions", Odd(201, "{}" * 50, every_s=0.1)))
+    begin = time.monotonic()
+    with pytest.raises(BmcError, match=r"the login got no answer .*takes too long"):
+        seen(place, limit_s=0.3)
+    assert (count(place, "POST"), time.monotonic() - begin < 3) == (1, True)
+
+
+def test_nobody_gets_the_password_before_the_service_answers(serve: Serve) -> None:
+    place = serve(
+        DELL, odd=times("GET", "/redfish/v1/", Odd(200, HTML, "text/html"), Odd(503, HTML, "text/html"), Odd(0))
+    )
+    assert seen(place)["system"]["model"] == "PowerEdge XE9680"
+    assert [method for method, _ in place.box.asked[:5]] == ["GET"] * 4 + ["POST"]
+    place.box.odd = always("GET", "/redfish/v1/", Odd(200, HTML, "text/html"))
+    place.box.asked.clear()
+    with pytest.raises(BmcError, match="answers with no JSON object"):
+        seen(place, wait_s=0.1)
+    assert count(place, "POST") == 0
+
+
+def test_a_session_that_is_refused_again_and_again_is_opened_twice_at_most(serve: Serve) -> None:
+    place = serve(DELL, most=9, odd=always("GET", "Systems", Odd(401, HTML, "text/html")))
+    with pytest.raises(BmcError, match="status 401"):
+        seen(place)
+    assert count(place, "POST") == 2
+
+
+def test_a_bmc_without_sessions_gets_basic_logins_and_a_wrong_one_once(serve: Serve) -> None:
+    place = serve(HPE, has_sessions=False)
+    assert seen(place)["system"]["maker"] == "HPE"
+    assert (count(place, "POST"), count(place, "DELETE")) == (0, 0)
+    place.box.logins = 0
+    with pytest.raises(BmcError, match="it refuses user operator or the password; nothing is tried again"):
+        seen(place, password="wrong")
+    assert place.box.logins == 1
+    # Without an answer nobody knows whether it counted.
+    place.box.logins, place.box.odd = 0, always("GET", "ystems", Odd(0))
+    with pytest.raises(BmcError, match="the login got no answer"):
+        seen(place, password="wrong")
+    assert place.box.logins == 1
+    # An accepted login is repeated as any other request.
+    place.box.odd = times("GET", "bios", Odd(0), Odd(503), Odd(0))
+    assert seen(place)["current"]
+
+
+# ---- requests
+
+
+@pytest.mark.parametrize(
+    "odd",
+    [Odd(200, HTML, "text/html", done=True), Odd(202, "Accepted", "text/plain", done=True), Odd(0, done=True)],
+    ids=lambda odd: f"{odd.status} {odd.body[:6]}",
+)
+def test_a_change_whose_answer_is_lost_or_is_no_json_is_sent_once_and_looked_for(serve: Serve, odd: Odd) -> None:
+    place = serve(SUPERMICRO, odd=always("PATCH", "Bios", odd))
+    assert send(place, {C6: "Disable"}) == {"job": ""}
+    assert (count(place, "PATCH"), place.box.pending) == (1, {C6: "Disable"})
+
+
+def test_a_change_that_the_bmc_does_not_have_after_its_answer_was_lost_is_an_error(serve: Serve) -> None:
+    place = serve(SUPERMICRO, odd=always("PATCH", "Bios", Odd(0)))
+    with pytest.raises(BmcError, match=f"no answer to PATCH .*/SD: .*; it does not have {C6} = Disable"):
+        send(place, {C6: "Disable"})
+    assert count(place, "PATCH") == 1
+    other = serve(SUPERMICRO, shows_pending=False, announced=False, odd=always("PATCH", "Bios", Odd(0)))
+    with pytest.raises(BmcError, match="cannot know whether it has them"):
+        send(other, {C6: "Disable"})
+    assert count(other, "PATCH") == 1
+
+
+@pytest.mark.parametrize("status", [502, 504, 500])
+def test_a_change_is_not_repeated_after_an_error_of_a_proxy(serve: Serve, status: int) -> None:
+    place = serve(SUPERMICRO, odd=always("PATCH", "Bios", Odd(status, HTML, "text/html")))
+    with pytest.raises(BmcError, match=f"PATCH .*: status {status}: no reason"):
+        send(place, {C6: "Disable"})
+    assert count(place, "PATCH") == 1
+
+
+@pytest.mark.parametrize("method", ["GET", "PATCH"])
+def test_a_busy_bmc_is_asked_again_when_it_says(serve: Serve, method: str) -> None:
+    place = serve(SUPERMICRO, odd=times(method, "Bios", Odd(429, "{}", headers={"Retry-After": "1"}), Odd(429)))
+    begin = time.monotonic()
+    send(place, {C6: "Disable"}, wait_s=5)
+    assert place.box.pending == {C6: "Disable"}
+    assert 1 <= time.monotonic() - begin < 4
+
+
+def test_the_end_of_a_session_is_repeated_until_the_bmc_takes_it(serve: Serve) -> None:
+    place = serve(SUPERMICRO, odd=times("DELETE", "Sessions", Odd(503), Odd(0), Odd(502, HTML, "text/html")))
+    seen(place)
+    assert (count(place, "DELETE"), place.box.sessions) == (4, {})
+    place.box.odd = always("DELETE", "Sessions", Odd(503))
+    begin = time.monotonic()
+    seen(place, wait_s=0.2)
+    assert time.monotonic() - begin < 2
+
+
+@pytest.mark.parametrize("part", ["Registries", "Bios"])
+def test_a_bmc_that_drips_has_one_limit_for_a_request(serve: Serve, part: str) -> None:
+    place = serve(SUPERMICRO, odd=always("GET", part, Odd(200, "{" + " " * 500 + "}", every_s=0.05)))
+    begin = time.monotonic()
+    with pytest.raises(BmcError, match=r"no answer within 0\.5 s: the answer takes too long"):
+        seen(place, limit_s=0.3, wait_s=0.5)
+    assert time.monotonic() - begin < 3
+
+
+# ---- tasks and jobs
+
+
+def test_a_change_in_a_task_is_followed_to_its_end(serve: Serve) -> None:
+    place = serve(SUPERMICRO, slow_task={"polls": 3, "TaskState": "Completed", "TaskStatus": "OK"})
+    assert send(place, {C6: "Disable"}) == {"job": ""}
+    assert place.box.pending == {C6: "Disable"}
+
+
+@pytest.mark.parametrize("end", [{"TaskState": "Exception"}, {"TaskState": "Completed", "TaskStatus": "Critical"}])
+def test_a_task_that_fails_is_an_error_with_its_message(serve: Serve, end: dict[str, Any]) -> None:
+    messages = [{"MessageId": "Bios.1.0.Refused", "Message": "The BIOS refuses it."}]
+    place = serve(SUPERMICRO, slow_task={"polls": 2, **end, "Messages": messages})
+    with pytest.raises(BmcError, match=r"task 9 of the change is \w+: The BIOS refuses it\."):
+        send(place, {C6: "Disable"})
+
+
+def test_a_task_that_waits_for_the_reset_is_the_job_of_the_change(serve: Serve) -> None:
+    place = serve(SUPERMICRO, slow_task={"polls": 2, "TaskState": "Pending"})
+    assert send(place, {C6: "Disable"}) == {"job": "9"}
+    # The same task is no foreign one for a later run.
+    place.box.slow_task = None
+    with Redfish(bmc(place)) as client:
+        stage(client, {"SR-IOVSupport#0048": "Enabled"}, "9")
+    assert len(place.box.pending) == 2
+
+
+def test_a_task_without_an_end_is_an_error(serve: Serve) -> None:
+    place = serve(SUPERMICRO, slow_task={"polls": 10**6, "TaskState": "Completed"})
+    with pytest.raises(BmcError, match=r"task 9 is still Running after 0\.2 s"):
+        send(place, {C6: "Disable"}, wait_s=0.2)
+
+
+TASKS = "/redfish/v1/TaskService"
+
+
+def with_tasks(*tasks: dict[str, Any]) -> dict[str, Any]:
+    """Return the resources of a service with tasks."""
+    members = {f"{TASKS}/Tasks/{one['Id']}": one for one in tasks}
+    return {
+        "/redfish/v1": {"Tasks": {"@odata.id": TASKS}},
+        TASKS: {"Tasks": {"@odata.id": f"{TASKS}/Tasks"}},
+        f"{TASKS}/Tasks": {"Members": [{"@odata.id": path} for path in members]},
+        **members,
+    }
+
+
+def updating(**oem: Any) -> dict[str, Any]:
+    """Return the resources of an update service."""
+    path = "/redfish/v1/UpdateService"
+    return {"/redfish/v1": {"UpdateService": {"@odata.id": path}}, path: {"Oem": oem}}
+
+
+@pytest.mark.parametrize(
+    ("about", "more", "text"),
+    [
+        (
+            SUPERMICRO,
+            with_tasks({"Id": "4", "TaskState": "Running", "Name": "BIOS Update"}),
+            "4 (BIOS Update, Running)",
+        ),
+        (HPE, updating(Hpe={"State": "Updating"}), "UpdateService (update of firmware, Updating)"),
+        (
+            AMI,
+            updating(AMIUpdateService={"UpdateInformation": {"UpdateStatus": "Flashing"}}),
+            "UpdateService (update of firmware, Flashing)",
+        ),
+    ],
+    ids=["task", "HPE", "AMI"],
+)
+def test_an_update_of_firmware_or_any_task_stops_a_change_and_a_reboot(
+    serve: Serve, about: dict[str, Any], more: dict[str, Any], text: str
+) -> None:
+    place = serve(about, more=more)
+    name, value = {"HPE": ("Sriov", "Disabled"), "ZT Systems": ("PMS005", "PMS005Disable")}.get(
+        about["maker"], (C6, "Disable")
+    )
+    found = asked(place, bios_settings={name: value}, host_tuning_reboot_allowed=True)
+    assert text in found.refusal[0] and "is not finished" in found.refusal[0]
+    assert (found.changes["reboots"], list(found.due)) == (False, [])
+    with pytest.raises(BmcError, match="is not finished"):
+        send(place, {name: value})
+    # Also where the settings are pending already, and only the reboot is left.
+    place.box.pending[name] = value
+    assert asked(place, bios_settings={name: value}, host_tuning_reboot_allowed=True).refusal
+    assert not asked(place, bios_settings={name: value}).refusal
+    assert place.box.sent == []
+
+
+def test_ended_tasks_and_an_idle_update_service_stop_nothing_and_are_read_once(serve: Serve) -> None:
+    ended = [
+        {"Id": str(number), "TaskState": state} for number, state in enumerate(("Completed", "Exception", "Killed"))
+    ]
+    place = serve(
+        SUPERMICRO,
+        more={**with_tasks(*ended), **{k: v for k, v in updating(Hpe={"State": "Idle"}).items() if "U" in k}},
+    )
+    place.box.more["/redfish/v1"]["UpdateService"] = {"@odata.id": "/redfish/v1/UpdateService"}
+    send(place, {C6: "Disable"})
+    assert place.box.pending and count(place, "GET", "Tasks/0") == 1
+
+
+def test_the_messages_of_the_last_change_are_shown(serve: Serve) -> None:
+    bad = {"MessageId": "Bios.1.0.NotSupported", "MessageArgs": ["CPUC6Report"], "Severity": "Warning"}
+    good = {"MessageId": "Base.1.8.Success", "Message": "Fine.", "Severity": "OK"}
+    place = serve(SUPERMICRO)
+    settings = {"SettingsObject": {"@odata.id": place.box.settings}, "Messages": [good, bad]}
+    place.box.more = {SUPERMICRO["paths"]["bios"]: {"@Redfish.Settings": settings}}
+    text = "Bios.1.0.NotSupported (CPUC6Report)"
+    assert seen(place)["messages"] == [text]
+    assert f"BIOS: it reports on its last change: {text}" in (asked(place, bios_settings={C6: "Disable"}).notes or [])
+    assert not asked(place, bios_settings={C6: "Auto"}).notes
+    given = {"bmc": vars(bmc(place)), "state": "settled", "settings": {}, "before": {}, "job": "", "settle_s": 0}
+    assert carried_out(given, check=False)["warnings"] == [f"BMC {place.address}: the BIOS reports: {text}"]
+
+
+def test_values_that_are_late_are_waited_for(serve: Serve) -> None:
+    place = serve(SUPERMICRO)
+    place.box.odd = lambda method, path: (
+        place.box.current.update({C6: "Disable"}) if len(place.box.asked) > 20 else None
+    )
+    with Redfish(bmc(place)) as client:
+        settle(client, {C6: "Disable"}, "", 5, 5)
+    assert place.box.current[C6] == "Disable"
