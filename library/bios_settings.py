@@ -45,6 +45,10 @@ options:
         description: SHA-256 fingerprint of the BMC's certificate. It replaces C(ca).
         type: str
         default: ""
+      serial:
+        description: Serial number or service tag of the system, if the BMC has several.
+        type: str
+        default: ""
       wait_s:
         description: Seconds in which a starting BMC must answer.
         type: float
@@ -82,7 +86,7 @@ EXAMPLES = r"""
 
 RETURN = r"""
 bios:
-  description: For I(state=read), the system, its current and pending values, the registry, and jobs of others.
+  description: For I(state=read), the system, its current and pending values, the registry, and unfinished jobs.
   returned: when the BMC could be read
   type: dict
 problem:
@@ -101,7 +105,7 @@ from ansible.module_utils.gaudi_serve.bios.work import carried_out
 BMC = {
     **{name: {"type": "str", "required": True} for name in ("address", "user")},
     "password": {"type": "str", "required": True, "no_log": True},
-    **{name: {"type": "str", "default": ""} for name in ("ca", "fingerprint")},
+    **{name: {"type": "str", "default": ""} for name in ("ca", "fingerprint", "serial")},
     **{"wait_s": {"type": "float", "default": 60}, "pause_s": {"type": "float", "default": 5}},
 }
 

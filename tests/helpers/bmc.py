@@ -195,11 +195,12 @@ class Box:
     """One system and its BMC.
 
     stubborn: attributes that keep their old value at a reset. starting: number of further requests with response 503.
-    retry_after: seconds that it names then; real ones say 60. most: maximum of sessions. shows_pending: whether it has
-    a settings object. announced: whether the BIOS names it. has_sessions: whether it has a session service, or takes
-    basic authentication alone. slow_task: whether a change is a task that needs several queries. more: resources by
-    path, merged with its own. odd: a function of method and path that returns an odd answer, or None for the usual one.
-    asked: requests as (method, path).
+    retry_after: seconds that it names then; real ones name 60. most: maximum of sessions. shows_pending: whether it has
+    a settings object. announced: whether the BIOS names it. any_etag: whether it accepts * as ETag. has_sessions:
+    whether it has a session service, or takes basic authentication alone. slow_task: a change becomes a task that ends
+    as this after several queries. more: resources by path, merged with its own. odd: a function of method and path that
+    returns an odd answer, or None for the usual one. asked: requests as (method, path). logins: requests with basic
+    authentication.
     """
 
     about: Mapping[str, Any]
@@ -225,6 +226,7 @@ class Box:
     slow_task: dict[str, Any] | None = None
     more: dict[str, Any] = field(default_factory=dict)
     odd: Callable[[str, str], Odd | None] | None = None
+    any_etag: bool = False
     logins: int = 0
     job_polls: int = 2
     lock: threading.RLock = field(default_factory=threading.RLock)
@@ -439,7 +441,7 @@ class Handler(BaseHTTPRequestHandler):
                 return
             if box.stale > 0:
                 box.stale, box.version = box.stale - 1, box.version + 1
-            if self.headers.get("If-Match") != self.etag:
+            if self.headers.get("If-Match") not in (self.etag, "*" if box.any_etag else self.etag):
                 status = 412 if self.headers.get("If-Match") else 428
                 self.answer(status, error("The ETag supplied did not match the ETag required to change this resource."))
                 return
@@ -456,7 +458,7 @@ class Handler(BaseHTTPRequestHandler):
             self.staged(given)
 
     def in_a_task(self, given: Mapping[str, Any]) -> None:
-        """Accept a change, and carry it out later, as the task says."""
+        """Accept a change, and carry it out later, as its task has it."""
         task = dict(self.box.slow_task or {})
         polls, path = task.pop("polls"), "/redfish/v1/TaskService/Tasks/9"
         self.box.sent.append(dict(given["Attributes"]))
@@ -515,11 +517,24 @@ def resources(box: Box) -> dict[str, Any]:
         bios["@Redfish.Settings"] = {"SettingsObject": {"@odata.id": box.settings}}
         found[box.settings] = {"Id": "Settings", "Attributes": staged}
     found[paths["bios"]] = bios
+    without_announcements(box, found, bios)
+    overlay(box, found)
+    if box.dell:
+        found |= queue(box, f"{paths['manager']}/Jobs")
+    return {path.rstrip("/").lower(): {"@odata.id": path, **body} for path, body in found.items()}
+
+
+def without_announcements(box: Box, found: dict[str, Any], bios: dict[str, Any]) -> None:
+    """Take out what the BMC does not announce or have."""
     if not box.announced:
         bios.pop("@Redfish.Settings", None)
     if not box.has_sessions:
         for one in ("SessionService", "Links"):
             del found["/redfish/v1"][one]
+
+
+def overlay(box: Box, found: dict[str, Any]) -> None:
+    """Add the other resources of the box, and let a running task go on."""
     for path, body in box.more.items():
         if "polls" in body and body["TaskState"] == "Running":
             body["polls"][0] -= 1
@@ -528,9 +543,6 @@ def resources(box: Box) -> dict[str, Any]:
                 body.update(task)
                 box.pending |= values if task["TaskState"] in ("Completed", "Pending") else {}
         found[path] = {**found.get(path, {}), **{key: value for key, value in body.items() if key != "polls"}}
-    if box.dell:
-        found |= queue(box, f"{paths['manager']}/Jobs")
-    return {path.rstrip("/").lower(): {"@odata.id": path, **body} for path, body in found.items()}
 
 
 def queue(box: Box, path: str) -> dict[str, Any]:

@@ -252,3 +252,38 @@ def test_a_rollout_takes_a_bios_change_as_a_reason_to_reboot_and_a_plan_announce
     status, text = hosts.run("playbooks/rollout.yml", "-e", ALLOWED, "-e", "rollout_approved=true")
     assert status == 0, text
     assert [(one.resets, one.current[C6]) for one in boxes] == [(1, "Disable")] * 2
+
+
+def test_two_hosts_of_one_bmc_keep_their_earlier_values_and_a_reset_restores_them(start: Any) -> None:
+    second = "/redfish/v1/Systems/2"
+    box = Box(SUPERMICRO)
+    box.more = {
+        "/redfish/v1/Systems": {"Members": [{"@odata.id": "/redfish/v1/Systems/1"}, {"@odata.id": second}]},
+        second: {"Manufacturer": "Supermicro", "SerialNumber": "S456", "Bios": {"@odata.id": f"{second}/Bios"}},
+        f"{second}/Bios": {"Attributes": {C6: "Disable"}, "AttributeRegistry": SUPERMICRO["registry"]},
+        f"{second}/Bios/SD": {"Attributes": {C6: "Disable"}},
+    }
+    hosts = start(box, Box(SUPERMICRO, serial="S9"), bios_settings={"CPUC6Report": "Disable"})
+    hosts.set("h01", bios_bmc_serial="S123")
+    hosts.set("h02", **{**hosts.places[0].variables(), "bios_bmc_serial": "S456"})
+    status, text = hosts.run(BIOS)
+    # Only the first system differs.
+    assert (status, box.pending) == (0, {C6: "Disable"}), text
+    kept = json.loads((hosts.folder / "bios/h01.json").read_text(encoding="utf-8"))
+    assert kept["systems"]["S123"]["values"] == {C6: "Auto"}
+    assert not (hosts.folder / "bios/h02.json").exists()
+    box.reset()
+    # The reset of this role, as playbooks/reset.yml includes it: simulated hosts have nothing else to reset.
+    tasks: list[dict[str, Any]] = [
+        {"include_role": {"name": "bios", "tasks_from": "reset"}},
+        {"ansible.builtin.debug": {"msg": "{{ bios_reset.left }}"}},
+    ]
+    path = hosts.folder / "reset.yml"
+    path.write_text(json.dumps([{"hosts": "h01", "gather_facts": False, "tasks": tasks}]), encoding="utf-8")
+    reset = str(path)
+    status, text = hosts.run(reset, "--check")
+    assert "1 earlier value in" in text and "-e reset_bios=true sends them" in text, text
+    status, text = hosts.run(reset, "-e", "bios_reset_values=true", "--check")
+    assert (f"send the earlier BIOS values: {C6}: Disable -> Auto" in text, box.pending) == (True, {}), text
+    status, text = hosts.run(reset, "-e", "bios_reset_values=true")
+    assert (status, box.pending) == (0, {C6: "Auto"}), text

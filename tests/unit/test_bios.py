@@ -529,7 +529,7 @@ def test_of_the_entries_of_a_profile_the_most_particular_counts() -> None:
     assert profile_settings("", own, system) == ({}, "")
     text = profile_settings("performance", {}, {"maker": "Quanta", "model": "D54", "bios": "3A"})[1]
     assert text.startswith(
-        "bios_profile performance: has no entry for Quanta D54 with BIOS 3A, only for maker Dell; maker HPE"
+        "bios_profile performance: has no entry for Quanta D54 with BIOS 3A, only for maker Dell model PowerEdge"
     )
 
 
@@ -667,7 +667,8 @@ def test_two_hosts_with_one_bmc_are_refused(bmcs: Bmcs) -> None:
     place = bmcs.serve(SUPERMICRO)
     hosts = {name: {"bios_bmc_address": place.address} for name in ("h1", "h2")} | {"h3": {}}
     found = asked(place, bios_settings={C6: "Disable"}, hostvars=hosts)
-    text = f"h1: bios_bmc_address {place.address}: is also the address of the BMC of h2; each host has its own BMC"
+    text = f"h1: bios_bmc_address {place.address}: is also the address of the BMC of h2; each host has its own BMC, "
+    text += "or with several systems on one BMC its own bios_bmc_serial"
     assert (found.refusal, list(found.due), place.box.asked) == ([text], [], [])
     # The same BMC, written in another way.
     for one, other in (("BMC1", "bmc1:443"), ("fe80::1", "[fe80::1]:443")):

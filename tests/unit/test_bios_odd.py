@@ -11,11 +11,14 @@ from typing import Any
 
 import pytest
 from gaudi_serve.bios.client import Bmc, BmcError, Redfish
+from gaudi_serve.bios.compare import compared
+from gaudi_serve.bios.kept import keep_values, kept_values, restoring
 from gaudi_serve.bios.observe import observed, settle, stage
+from gaudi_serve.bios.profiles import builtin, profile_settings
 from gaudi_serve.bios.work import carried_out
 from gaudi_serve.stages.base import Given, Pending
 from gaudi_serve.stages.bios import STAGE
-from helpers.bmc import AMI, DELL, HPE, PASSWORD, SUPERMICRO, USER, Box, Odd, Served, certificate, served
+from helpers.bmc import AMI, DELL, HPE, PASSWORD, SUPERMICRO, USER, Box, Odd, Served, certificate, enumeration, served
 
 C6 = "CPUC6Report#0840"
 HTML = "<html><body>Sign in</body></html>"
@@ -212,7 +215,7 @@ def test_a_change_is_not_repeated_after_an_error_of_a_proxy(serve: Serve, status
 
 
 @pytest.mark.parametrize("method", ["GET", "PATCH"])
-def test_a_busy_bmc_is_asked_again_when_it_says(serve: Serve, method: str) -> None:
+def test_a_busy_bmc_is_asked_again_at_the_time_that_it_names(serve: Serve, method: str) -> None:
     place = serve(SUPERMICRO, odd=times(method, "Bios", Odd(429, "{}", headers={"Retry-After": "1"}), Odd(429)))
     begin = time.monotonic()
     send(place, {C6: "Disable"}, wait_s=5)
@@ -363,3 +366,247 @@ def test_values_that_are_late_are_waited_for(serve: Serve) -> None:
     with Redfish(bmc(place)) as client:
         settle(client, {C6: "Disable"}, "", 5, 5)
     assert place.box.current[C6] == "Disable"
+
+
+# ---- where a BMC stages settings, and of which system
+
+
+@pytest.mark.parametrize(
+    "odd",
+    [None, Odd(200, json.dumps({"Id": "SD"})), Odd(404, HTML, "text/html")],
+    ids=["with attributes", "without attributes before a change", "only while something is pending"],
+)
+def test_settings_at_sd_are_found_without_an_announcement(serve: Serve, odd: Odd | None) -> None:
+    place = serve(AMI, announced=False)
+    place.box.odd = lambda method, path: (
+        odd if method == "GET" and path.endswith("/SD") and not place.box.sent else None
+    )
+    if odd:
+        # Without an earlier answer there is no ETag, which such a BMC accepts as *.
+        place.box.any_etag = True
+    assert seen(place)["pending"] == {}
+    send(place, {"PMS005": "PMS005Disable"})
+    assert place.box.pending == {"PMS005": "PMS005Disable"}
+    assert seen(place)["pending"] == place.box.pending
+
+
+def two_systems(serial: str) -> dict[str, Any]:
+    """Return the resources of a second system of a Supermicro BMC."""
+    second = "/redfish/v1/Systems/2"
+    bios = {"Attributes": {C6: "Enable"}, "AttributeRegistry": SUPERMICRO["registry"], "@odata.id": f"{second}/Bios"}
+    return {
+        "/redfish/v1/Systems": {"Members": [{"@odata.id": "/redfish/v1/Systems/1"}, {"@odata.id": second}]},
+        second: {"Manufacturer": "Supermicro", "SerialNumber": serial, "Bios": {"@odata.id": f"{second}/Bios"}},
+        f"{second}/Bios": bios,
+    }
+
+
+def test_of_two_systems_behind_one_bmc_the_serial_number_chooses(serve: Serve) -> None:
+    place = serve(SUPERMICRO, more=two_systems("S456"))
+    assert seen(place, serial="S123")["current"][C6] == "Auto"
+    assert seen(place, serial="S456")["current"] == {C6: "Enable"}
+    text = (
+        r"several systems, with the serial numbers /redfish/v1/Systems/1: S123 or TAG1; /redfish/v1/Systems/2: S456; "
+    )
+    for serial, more in (("", "set bios_bmc_serial to one of them"), ("S9", "bios_bmc_serial S9 is not one of them")):
+        with pytest.raises(BmcError, match=text + more):
+            seen(place, serial=serial)
+
+
+def test_two_hosts_may_share_a_bmc_if_each_has_its_own_serial_number(serve: Serve) -> None:
+    place = serve(SUPERMICRO)
+    hosts = {
+        name: {**place.variables(), "bios_bmc_serial": serial} for name, serial in (("h1", "S123"), ("h2", "S456"))
+    }
+    assert not asked(place, bios_settings={C6: "Disable"}, bios_bmc_serial="S123", hostvars=hosts).refusal
+    given = Given("h1", {**place.variables(), "bios_settings": {C6: "Disable"}, "hostvars": hosts})
+    for serial in ("", "S456"):
+        known = Given("h1", {**given.known, "bios_bmc_serial": serial})
+        assert STAGE.look(known) is None and "own bios_bmc_serial" in STAGE.pending(known).refusal[0]
+
+
+# ---- profiles
+
+AMD: dict[str, Any] = {
+    **HPE,
+    "model": "ProLiant DL385 Gen11",
+    "attributes": [
+        enumeration("WorkloadProfile", "GeneralPowerEfficientCompute", "Custom"),
+        enumeration("PowerRegulator", "OsControl", "StaticHighPerf"),
+        enumeration("MinProcIdlePower", "C6", "NoCStates"),
+        enumeration("NumaGroupSizeOpt", "Flat", "Clustered"),
+        enumeration("PerformanceDeterminism", "PowerDeterministic", "PerformanceDeterministic"),
+        *(enumeration(name, "Disabled", "Enabled") for name in ("ProcAmdIoVt", "Sriov")),
+    ],
+}
+AMD["current"] = {one["AttributeName"]: one["Value"][0]["ValueName"] for one in AMD["attributes"]}
+
+
+def test_the_profile_of_hpes_amd_machines_leaves_out_what_they_lack_and_notes_it(serve: Serve) -> None:
+    found = asked(serve(AMD), bios_profile="performance")
+    assert not found.refusal
+    assert found.changes["patch"] == {one["AttributeName"]: one["Value"][1]["ValueName"] for one in AMD["attributes"]}
+    text = "BIOS: profile performance leaves out what this BIOS lacks: DataFabricCStateEnable, ProcX2Apic"
+    assert text in (found.notes or [])
+
+
+def test_a_name_of_a_profile_that_is_not_optional_is_still_refused(serve: Serve) -> None:
+    entry = {"maker": "HPE", "model": "ProLiant DL385*", "bios": "*", "settings": {"Sriov": "Enabled", "Sriow": "x"}}
+    place = serve(AMD)
+    (text,) = asked(place, bios_profile="p", bios_profiles={"p": [entry]}).refusal
+    assert "Sriow: this BIOS has no such attribute; did you mean Sriov?" in text
+    found = asked(place, bios_profile="p", bios_profiles={"p": [{**entry, "optional": "Sriow"}]})
+    assert (found.refusal, found.changes["patch"]) == ([], {"Sriov": "Enabled"})
+    # A user's own setting is never left out.
+    more = {"bios_settings": {"Sriow": "x"}, "bios_profiles": {"p": [{**entry, "optional": "Sriow"}]}}
+    assert asked(place, bios_profile="p", **more).refusal
+
+
+@pytest.mark.parametrize(
+    ("maker", "model"),
+    [
+        *(("Dell Inc.", model) for model in ("PowerEdge R7625", "PowerEdge R6615", "PowerEdge R640")),
+        *(("HPE", model) for model in ("ProLiant DL580 Gen9", "Apollo 6500")),
+        *(("Supermicro", model) for model in ("AS-8125GS-TNHR", "SYS-1029P")),
+    ],
+)
+def test_a_machine_that_no_capture_is_of_has_no_entry(maker: str, model: str) -> None:
+    assert all(one.model for variants in builtin().values() for one in variants)
+    assert "has no entry" in profile_settings("performance", {}, {"maker": maker, "model": model, "bios": "1"})[1]
+
+
+# ---- earlier values
+
+
+def test_the_values_before_the_first_change_are_kept_for_each_system(tmp_path: Path) -> None:
+    path = tmp_path / "bios" / "h1.json"
+    assert kept_values(path) == {}
+    system = {"serial": "S1", "model": "M", "bios": "1.4"}
+    keep_values(path, system, {"A": "old", "B": 1})
+    keep_values(path, {**system, "bios": "1.5"}, {"A": "newer", "C": True})
+    assert kept_values(path) == {"A": "old", "B": 1, "C": True} == kept_values(path, "S1")
+    keep_values(path, {**system, "serial": "S2"}, {"A": "other"})
+    assert (kept_values(path), kept_values(path, "S1")["A"], kept_values(path, "S3")) == ({"A": "other"}, "old", {})
+    assert path.stat().st_mode & 0o777 == 0o600
+    path.write_text("[]", encoding="utf-8")
+    with pytest.raises(ValueError, match="is not a file of earlier BIOS values"):
+        keep_values(path, system, {})
+
+
+def test_earlier_values_are_restored_as_far_as_the_bios_takes_them(serve: Serve) -> None:
+    place = serve(SUPERMICRO)
+    values = {C6: "Enable", "SR-IOVSupport#0048": "Disabled", "Gone#0001": "x", "PackageCState#0843": "C9"}
+    found = restoring(values, seen(place))
+    assert (found["patch"], found["before"]) == ({C6: "Enable"}, {C6: "Auto"})
+    assert found["lines"] == [f"{C6}: Auto -> Enable"]
+    assert [text.partition(":")[0] for text in found["left"]] == ["Gone#0001", "PackageCState#0843"]
+    send(place, found["patch"])
+    place.box.reset()
+    assert restoring({C6: "Enable"}, seen(place))["patch"] == {}
+
+
+def test_a_reset_offers_the_earlier_values_and_sends_them_on_request() -> None:
+    left = {"own": {"/var/lib/gaudi-serve": None}}
+    kept: dict[str, Any] = {"path": "/i/bios/h1.json", "values": {C6: "Auto"}, "sends": False}
+    found = STAGE.reset(Given("h1", {"gaudi_left": left, "__bios_kept": kept}))
+    assert (found["due"], found["patch"]) == (False, {})
+    assert found["left"] == [
+        "BIOS settings stay as they are; 1 earlier value in /i/bios/h1.json on the control node: -e reset_bios=true "
+        "sends them"
+    ]
+    kept |= {
+        "sends": True,
+        "patch": {C6: "Auto"},
+        "before": {C6: "Disable"},
+        "lines": [f"{C6}: Disable -> Auto"],
+        "left": [],
+    }
+    found = STAGE.reset(Given("h1", {"gaudi_left": left, "__bios_kept": kept}))
+    assert (found["due"], found["patch"], found["before"]) == (True, {C6: "Auto"}, {C6: "Disable"})
+    assert found["did"] == [f"send the earlier BIOS values: {C6}: Disable -> Auto"]
+    assert found["left"] == [f"BIOS: {C6}: Disable -> Auto takes effect at the next reboot"]
+
+
+# ---- answers of real BMCs, from public reports
+
+
+def test_a_settings_term_without_an_object_is_none(serve: Serve) -> None:
+    # DMTF's Redfish-Tacklebox, issue 55.
+    place = serve(AMI, announced=False, more={AMI["paths"]["bios"]: {"@Redfish.Settings": {"Messages": []}}})
+    send(place, {"PMS005": "PMS005Disable"})
+    assert place.box.pending == {"PMS005": "PMS005Disable"}
+
+
+@pytest.mark.parametrize("attributes", [None, {}, "none"])
+def test_a_settings_object_without_attributes_has_nothing_pending(serve: Serve, attributes: Any) -> None:
+    # Redfish-Tacklebox, issue 185 (none at all), and IBM's OpenBMC, pull request 210 (null).
+    place = serve(SUPERMICRO)
+    body = {"Id": "SD"} if attributes == "none" else {"Id": "SD", "Attributes": attributes}
+    place.box.odd = always("GET", "/SD", Odd(200, json.dumps(body)))
+    assert seen(place)["pending"] == {}
+
+
+@pytest.mark.parametrize("name", ["Base.1.0.Success", "Base.1.0:Success", "Base.1.13.Success"])
+def test_success_without_a_severity_is_no_message(serve: Serve, name: str) -> None:
+    # DMTF's libredfish, issue 45 (Insyde); iLO writes a colon.
+    place = serve(HPE)
+    settings = {"SettingsObject": {"@odata.id": place.box.settings}, "Messages": [{"MessageId": name}]}
+    place.box.more = {HPE["paths"]["bios"]: {"@Redfish.Settings": settings}}
+    assert seen(place)["messages"] == []
+    settings["Messages"] = {"MessageId": "Base.1.0.SettingsFailed"}  # type: ignore[assignment]  # AMI: one object
+    assert seen(place)["messages"] == ["Base.1.0.SettingsFailed"]
+
+
+def test_an_error_with_a_language_is_its_text(serve: Serve) -> None:
+    # Dell's iDRAC-Redfish-Scripting, issue 7.
+    text = "failed: Request URI: /redfish/v1/Systems/System.Embedded.1/Bios is invalid"
+    body = {"error": {"message": {"lang": "en-us", "value": text}, "code": "1"}}
+    place = serve(DELL, odd=always("GET", "Embedded.1/Bios", Odd(400, json.dumps(body))))
+    with pytest.raises(BmcError, match=f"status 400: {text}"):
+        seen(place)
+
+
+def test_a_dell_that_makes_no_job_for_what_is_pending_has_accepted_it(serve: Serve) -> None:
+    # NVIDIA's libredfish, pull request 97.
+    place = serve(
+        DELL, pending={"ProcVirtualization": "Disabled"}, odd=always("PATCH", "Settings", Odd(200, done=True))
+    )
+    assert send(place, {"ProcVirtualization": "Disabled"}) == {"job": ""}
+
+
+def test_links_may_be_complete_addresses(serve: Serve) -> None:
+    place = serve(SUPERMICRO)
+    bios = {"Bios": {"@odata.id": f"https://{place.address}{SUPERMICRO['paths']['bios']}"}}
+    place.box.more = {SUPERMICRO["paths"]["system"]: bios}
+    assert seen(place)["current"][C6] == "Auto"
+
+
+def test_values_that_a_bios_shows_as_texts_are_the_same_values() -> None:
+    # OpenStack's sushy-tools shows booleans and numbers as texts.
+    entries = {
+        "Attributes": [
+            {"AttributeName": "QuietBoot", "Type": "Boolean"},
+            {"AttributeName": "NumCores", "Type": "Integer", "LowerBound": 1, "UpperBound": 20},
+        ]
+    }
+    read = {"registry": entries, "current": {"QuietBoot": "true", "NumCores": "10"}, "pending": {}}
+    found = compared({"QuietBoot": True, "NumCores": 10}, read)
+    assert (found.refusals, found.patch, found.differing) == ([], {}, [])
+    assert compared({"QuietBoot": "false"}, read).patch == {"QuietBoot": False}
+
+
+def test_a_password_that_a_bios_shows_is_in_no_result(serve: Serve) -> None:
+    place = serve(DELL, current={"SetupPassword": "canary"})
+    assert "canary" not in json.dumps(seen(place))
+
+
+def test_a_registry_that_only_its_file_names_is_found(serve: Serve) -> None:
+    # OpenStack's sushy-tools: the list has another name.
+    place = serve(SUPERMICRO)
+    name, path = SUPERMICRO["registry"], f"/redfish/v1/Registries/{SUPERMICRO['registry']}"
+    place.box.more = {
+        path: {"Id": "BiosAttributeRegistry.v9", "Registry": "BiosAttributeRegistry9"},
+        f"{path}/file": {"Id": name},
+    }
+    place.box.odd = None
+    assert seen(place)["registry"]["Attributes"]

@@ -30,7 +30,7 @@ CLOSING_S = 30.0  # for the end of a session
 LONGEST = 400  # characters of a BMC's message in an error
 MOST = 2**26  # bytes of an answer
 SAFE = ("GET", "DELETE")
-# How BMCs say that they have no free session; the last one is Dell's.
+# Identifiers of messages on a missing free session; the last one is Dell's.
 NO_SESSION = ("SessionLimitExceeded", "RAC0218")
 LATER = (429, 502, 503, 504)
 ONCE = "the password is not sent again, because a BMC locks its user after a few wrong ones"
@@ -109,7 +109,10 @@ class Answer:
         error = self.body.get("error")
         error = error if isinstance(error, Mapping) else {}
         texts = messages_of(error.get("@Message.ExtendedInfo"))
-        return " ".join(texts or [str(error.get("message") or "")])
+        message = error.get("message") or ""
+        # Older firmware of Dell sends a text with its language.
+        message = message.get("value") if isinstance(message, Mapping) else message
+        return " ".join(texts or [str(message)])
 
     @property
     def retry_after_s(self) -> float:
@@ -214,7 +217,11 @@ class Redfish:
             LostAnswer: if the BMC got the request, and its response did not arrive: it may have made the change.
             BmcError: if the BMC refuses.
         """
-        return self._asked("PATCH", path, body, {"If-Match": etag} if etag else {}, accepts=(412,))
+        answer = self._asked("PATCH", path, body, {"If-Match": etag} if etag else {}, accepts=(412, 428))
+        if answer.status == 428:
+            # It wants an ETag, and has shown none: this one means any version.
+            answer = self._asked("PATCH", path, body, {"If-Match": "*"}, accepts=(412,))
+        return answer
 
     def delete(self, path: str) -> None:
         """Remove a resource; a missing one is no error.
@@ -232,7 +239,8 @@ class Redfish:
         headers: Mapping[str, str],
         accepts: tuple[int, ...] = (),
     ) -> Answer:
-        self.path = path
+        # Some BMCs send complete addresses as links.
+        self.path = path = _path(path)
         answer = self._patient(method, path, body, headers)
         if answer.status == 401 and self._accepted and self._session:
             # A restarted BMC does not accept earlier sessions. It has accepted the password before.
@@ -264,21 +272,7 @@ class Redfish:
         if not path:
             self._basic()
             return
-        body = {"UserName": self.bmc.user, "Password": self.bmc.password}
-        deadline = time.monotonic() + self.bmc.wait_s
-        while True:
-            try:
-                self._close()
-                answer = self._sent("POST", path, body, {}, time.monotonic() + self.bmc.limit_s)
-            except (OSError, http.client.HTTPException) as problem:
-                self._close()
-                raise self.error(f"the login got no answer ({self.told(_text(problem))}); {ONCE}") from None
-            if answer.status < 400 or not any(map(answer.tells, NO_SESSION)):
-                break
-            if time.monotonic() + self.bmc.pause_s > deadline:
-                reason = f"status {answer.status}: {self.told(answer.reason)}"
-                raise self.error(f"no session is free within {self.bmc.wait_s:g} s: {reason}")
-            self._sleep(self.bmc.pause_s)
+        answer = self._posted(path)
         if answer.status in (404, 405, 501):
             self._basic()
             return
@@ -291,6 +285,24 @@ class Redfish:
         self._secrets.append(token)
         self._login_header, self._accepted = {"X-Auth-Token": token}, True
         self._session = _path(answer.headers.get("location") or str(answer.body.get("@odata.id") or ""))
+
+    def _posted(self, path: str) -> Answer:
+        """Return the response to the login. It is sent again only if the BMC has no free session."""
+        body = {"UserName": self.bmc.user, "Password": self.bmc.password}
+        deadline = time.monotonic() + self.bmc.wait_s
+        while True:
+            try:
+                self._close()
+                answer = self._sent("POST", path, body, {}, time.monotonic() + self.bmc.limit_s)
+            except (OSError, http.client.HTTPException) as problem:
+                self._close()
+                raise self.error(f"the login got no answer ({self.told(_text(problem))}); {ONCE}") from None
+            if answer.status < 400 or not any(map(answer.tells, NO_SESSION)):
+                return answer
+            if time.monotonic() + self.bmc.pause_s > deadline:
+                reason = f"status {answer.status}: {self.told(answer.reason)}"
+                raise self.error(f"no session is free within {self.bmc.wait_s:g} s: {reason}")
+            self._sleep(self.bmc.pause_s)
 
     def _basic(self) -> None:
         """Send the login with each request; the next one shows whether the BMC accepts it."""
@@ -317,37 +329,46 @@ class Redfish:
         wait_s = self.bmc.wait_s if wait_s is None else wait_s
         deadline = time.monotonic() + wait_s
         while True:
-            pause = self.bmc.pause_s
             if method not in SAFE:
                 # The BMC may be about to close an older connection, and nobody would know whether it got the request.
                 self._close()
-            proven = self._accepted or not self._login_header or path == ROOT
-            try:
-                answer = self._sent(method, path, body, headers, time.monotonic() + self.bmc.limit_s)
-                problem = f"status {answer.status}: {self.told(answer.reason) or 'it is starting or busy'}"
-                if answer.status < 300 and method == "GET" and not answer.is_json:
-                    problem = f"GET {path}: it answers with no JSON object"
-                    if not proven:
-                        raise self.error(problem)
-                elif answer.status not in LATER or not _safe(method, answer.status) or not proven:
-                    return answer
-                pause = max(pause, min(answer.retry_after_s, LONGEST_PAUSE_S))
-            except ssl.SSLCertVerificationError as found:
-                text = f"its certificate is not accepted: {found.verify_message}"
-                raise self.error(f"{text}; set bios_bmc_ca or bios_bmc_fingerprint") from None
-            except _NotSent as found:
-                problem = self.told(found)
-            except (OSError, http.client.HTTPException) as found:
-                problem = self.told(_text(found))
-                if method not in SAFE:
-                    raise LostAnswer(str(self.error(f"no answer to {method} {path}: {problem}"))) from None
-                if not proven:
-                    raise self.error(f"the login got no answer ({problem}); {ONCE}") from None
+            answer, problem, pause = self._tried(method, path, body, headers)
+            if answer:
+                return answer
             self._close()
             left = deadline - time.monotonic()
             if left < self.bmc.pause_s:
                 raise self.error(f"no answer within {wait_s:g} s: {problem}")
-            self._sleep(min(pause, left))
+            self._sleep(min(max(pause, self.bmc.pause_s), left))
+
+    def _tried(
+        self, method: str, path: str, body: Mapping[str, Any] | None, headers: Mapping[str, str]
+    ) -> tuple[Answer | None, str, float]:
+        """Return the response to one attempt; or None, why another one may succeed, and after how many seconds."""
+        proven = self._accepted or not self._login_header or path == ROOT
+        try:
+            answer = self._sent(method, path, body, headers, time.monotonic() + self.bmc.limit_s)
+        except ssl.SSLCertVerificationError as found:
+            text = f"its certificate is not accepted: {found.verify_message}"
+            raise self.error(f"{text}; set bios_bmc_ca or bios_bmc_fingerprint") from None
+        except _NotSent as found:
+            return None, self.told(found), 0.0
+        except (OSError, http.client.HTTPException) as found:
+            problem = self.told(_text(found))
+            if method not in SAFE:
+                raise LostAnswer(str(self.error(f"no answer to {method} {path}: {problem}"))) from None
+            if not proven:
+                raise self.error(f"the login got no answer ({problem}); {ONCE}") from None
+            return None, problem, 0.0
+        if answer.status < 300 and method == "GET" and not answer.is_json:
+            problem = f"GET {path}: it answers with no JSON object"
+            if not proven:
+                raise self.error(problem)
+            return None, problem, 0.0
+        if answer.status not in LATER or not _safe(method, answer.status) or not proven:
+            return answer, "", 0.0
+        problem = f"status {answer.status}: {self.told(answer.reason) or 'it is starting or busy'}"
+        return None, problem, min(answer.retry_after_s, LONGEST_PAUSE_S)
 
     def _sent(
         self, method: str, path: str, body: Mapping[str, Any] | None, headers: Mapping[str, str], deadline: float
@@ -361,7 +382,7 @@ class Redfish:
         connection = self._connection = self._connection or self._connected(deadline)
         connection.limit(deadline, self.bmc.timeout_s)
         given = {"Accept": "application/json", "OData-Version": "4.0", **headers}
-        # The service root needs no login, and says nothing about it.
+        # The service root needs no login, and does not judge it.
         given |= self._login_header if path != ROOT or self._accepted else {}
         given |= {"Content-Type": "application/json"} if body is not None else {}
         connection.request(method, path, None if body is None else json.dumps(body).encode(), given)
@@ -468,7 +489,7 @@ class _Connection(http.client.HTTPSConnection):
 
 
 def _safe(method: str, status: int) -> bool:
-    """Return whether a request may be repeated after this status: a proxy's answers do not say what the BMC did."""
+    """Return whether a request may be repeated after this status. A proxy does not know what the BMC did."""
     return method in SAFE or status in (429, 503)
 
 

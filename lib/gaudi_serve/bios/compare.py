@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -47,7 +47,8 @@ class Comparison:
 
     rows: one for each desired setting. patch: values to send now. later: names that can be set only after a first
     reset, because another value makes them read-only until then. others: values by attribute that the next reset
-    changes without being desired here. refusals: why nothing may be sent.
+    changes without being desired here. refusals: why nothing may be sent. left_out: optional settings of the profile
+    that this BIOS does not have.
     """
 
     rows: Sequence[Row] = ()
@@ -55,6 +56,7 @@ class Comparison:
     later: Sequence[str] = ()
     others: Mapping[str, Any] = field(default_factory=dict)
     refusals: Sequence[str] = ()
+    left_out: Sequence[str] = ()
 
     @property
     def differing(self) -> list[Row]:
@@ -79,18 +81,20 @@ def shown_value(value: Any) -> str:
     return readable(value) if isinstance(value, str) and value else shown(value)
 
 
-def compared(desired: Known, seen: Known, profile: Known | None = None) -> Comparison:
+def compared(desired: Known, seen: Known, profile: Known | None = None, optional: Collection[str] = ()) -> Comparison:
     """Return the comparison of settings with a BIOS.
 
     Args:
         desired: values by name, both in the user's spelling.
         seen: the result of ``observed``, with the registry.
         profile: default settings; ``desired`` overrides those for the same attribute.
+        optional: names of the profile that are left out if the BIOS does not have them.
     """
     registry = Registry.of(seen["registry"])
     own = {name for key in desired if (name := registry.name(key)[0])}
     below = {key: value for key, value in (profile or {}).items() if registry.name(key)[0] not in own}
-    desired = {**below, **desired}
+    left_out = [key for key in below if key in optional and not registry.has(key, seen["current"])]
+    desired = {**{key: value for key, value in below.items() if key not in left_out}, **desired}
     current, pending = seen["current"], seen["pending"] or {}
     if not registry.attributes:
         return Comparison(refusals=["the BMC shows no attribute registry, which is needed to check settings"])
@@ -106,7 +110,7 @@ def compared(desired: Known, seen: Known, profile: Known | None = None) -> Compa
                 f"{name}: {shown_value(values[name])} cannot be set: it is read-only while {reason}; set that too"
             )
     others = {name: value for name, value in pending.items() if name not in values}
-    return Comparison(rows, {k: v for k, v in patch.items() if k not in later}, later, others, refusals)
+    return Comparison(rows, {k: v for k, v in patch.items() if k not in later}, later, others, refusals, left_out)
 
 
 def _spelled(registry: Registry, name: str, values: Known) -> Any:

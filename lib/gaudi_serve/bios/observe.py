@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Mapping
 from typing import Any
 
 from .client import ROOT, Answer, BmcError, LostAnswer, Redfish, messages_of
 from .jobs import Job, of_paths, running
+from .registry import passwords
 
 Known = Mapping[str, Any]
 POLL_S = 5.0
@@ -38,6 +40,9 @@ def observed(client: Redfish, *, registry: bool = False) -> dict[str, Any]:
     path = str(bios["@odata.id"])
     settings, staged = _settings(client, path, bios)
     current = dict(bios.get("Attributes") or {})
+    entries = _registry(client, root, str(bios.get("AttributeRegistry") or "")) if registry else {}
+    # A BIOS must not show its passwords, and some do.
+    current |= {name: "" for name in passwords(entries) if name in current}
     own = settings.rstrip("/") != path.rstrip("/")
     changed = {key: value for key, value in (staged.body.get("Attributes") or {}).items() if current.get(key) != value}
     return {
@@ -48,7 +53,7 @@ def observed(client: Redfish, *, registry: bool = False) -> dict[str, Any]:
         },
         "current": current,
         "pending": changed if own else None,
-        "registry": _registry(client, root, str(bios.get("AttributeRegistry") or "")) if registry else {},
+        "registry": entries,
         "jobs": [vars(one) for one in running(client, root, system, settings)],
         "messages": _reported(client, bios),
         **{"settings": settings, "etag": staged.etag},
@@ -94,9 +99,12 @@ def _settings(client: Redfish, path: str, bios: Known) -> tuple[str, Answer]:
         return str(place["@odata.id"]), client.get(str(place["@odata.id"]))
     for name in UNANNOUNCED:
         below = f"{path.rstrip('/')}/{name}"
-        answer = client.find(below)
-        if answer and "Attributes" in answer.body:
+        # It has no attributes before the first change.
+        if answer := client.find(below):
             return below, answer
+    if "/self/" in path.lower():
+        # BMCs of AMI: the resource exists only while something is pending, and a change makes it.
+        return f"{path.rstrip('/')}/{UNANNOUNCED[0]}", Answer(404, {}, {"etag": "*"})
     return path, client.get(path)
 
 
@@ -111,7 +119,7 @@ def _reported(client: Redfish, bios: Known) -> list[str]:
 
 def _is_success(message: Known) -> bool:
     severity = str(message.get("MessageSeverity") or message.get("Severity") or "").lower()
-    name = str(message.get("MessageId") or "").rpartition(".")[2]
+    name = re.split(r"[.:]", str(message.get("MessageId") or ""))[-1]
     return severity == "ok" or (not severity and name in ("Success", "SettingsApplied", "NoOperation"))
 
 
@@ -179,22 +187,9 @@ def stage(client: Redfish, settings: Known, job: str = "") -> dict[str, Any]:
     """
     seen = observed(client)
     _free(client, seen["jobs"], job)
-    body: dict[str, Any] = {"Attributes": dict(settings)}
-    if seen["system"]["maker"].lower().startswith("dell"):
-        # Without it the values are stored, but no reset applies them.
-        body["@Redfish.SettingsApplyTime"] = {"ApplyTime": "OnReset"}
     lost = ""
     try:
-        answer = client.patch(seen["settings"], body, seen["etag"])
-        if answer.status == 412:
-            again = observed(client)
-            if again["pending"] != seen["pending"] or again["current"] != seen["current"]:
-                raise client.error("another client changes its BIOS settings now; run again later")
-            answer = client.patch(again["settings"], body, again["etag"])
-            if answer.status == 412:
-                reason = client.told(answer.reason)
-                raise client.error(f"its ETag changes with every request (status 412): {reason}")
-        task = _followed(client, answer, settings)
+        task = _followed(client, _patched(client, seen, settings), settings)
     except LostAnswer as problem:
         # The BMC may have made the change before its answer was lost, so what it shows decides.
         lost, task = f"{problem}; ", ""
@@ -209,12 +204,39 @@ def stage(client: Redfish, settings: Known, job: str = "") -> dict[str, Any]:
     return {"job": task or next((one["id"] for one in after["jobs"] if one["kind"] == "bios"), "")}
 
 
+def _patched(client: Redfish, seen: Known, settings: Known) -> Answer:
+    """Return the response to the change, which is sent to what was seen.
+
+    Raises:
+        BmcError: if another client changes the settings, or the BMC refuses.
+    """
+    body: dict[str, Any] = {"Attributes": dict(settings)}
+    if seen["system"]["maker"].lower().startswith("dell"):
+        # Without it the values are stored, but no reset applies them.
+        body["@Redfish.SettingsApplyTime"] = {"ApplyTime": "OnReset"}
+    answer = client.patch(seen["settings"], body, seen["etag"])
+    if answer.status == 412:
+        again = observed(client)
+        if again["pending"] != seen["pending"] or again["current"] != seen["current"]:
+            raise client.error("another client changes its BIOS settings now; run again later")
+        answer = client.patch(again["settings"], body, again["etag"])
+        if answer.status == 412:
+            reason = client.told(answer.reason)
+            raise client.error(f"its ETag changes with every request (status 412): {reason}")
+    return answer
+
+
 def _dropped(seen: Known, settings: Known) -> list[str]:
     """Return the settings that are neither pending nor current; none if the BMC does not show pending ones."""
     if seen["pending"] is None:
         return []
     effective = {**seen["current"], **seen["pending"]}
-    return [name for name, value in settings.items() if effective.get(name) != value]
+    return [name for name, value in settings.items() if not _same(effective.get(name), value)]
+
+
+def _same(one: Any, other: Any) -> bool:
+    """Return whether two values are equal; some BIOSes show numbers and booleans as texts."""
+    return bool(one == other or str(one).lower() == str(other).lower())
 
 
 def _followed(client: Redfish, answer: Answer, settings: Known) -> str:
@@ -233,7 +255,7 @@ def _followed(client: Redfish, answer: Answer, settings: Known) -> str:
         if task is None or task.ended:
             break
         pending = observed(client)
-        # It waits for a reset, not for itself, if the settings are there; a job of Dell says so itself.
+        # It waits for a reset, not for itself, if the settings are there; a job of Dell shows it.
         if any(one["id"] == name and one["state"] == "Scheduled" for one in pending["jobs"]):
             return name
         waits = task.waits or time.monotonic() - begin > limit
@@ -253,7 +275,7 @@ def _task(answer: Answer) -> str:
         return ""
     location = answer.headers.get("location") or ""
     own = str(answer.body.get("@odata.id") or "")
-    # The task itself says more than its monitor, which may be gone when the task ends.
+    # The task itself has more than its monitor, which may be gone when the task ends.
     return own if "/tasks/" in own.lower() else _path_of(location) or own
 
 
@@ -301,7 +323,7 @@ def settle(client: Redfish, settings: Known, job: str, wait_s: float, settle_s: 
     while True:
         seen, now = observed(client), time.monotonic()
         works = [one for one in seen["jobs"] if one["kind"] == "bios" or one["id"] == job]
-        done = all(seen["current"].get(name) == value for name, value in settings.items())
+        done = all(_same(seen["current"].get(name), value) for name, value in settings.items())
         if works and now - begin < wait_s:
             last = now
         # A job of Dell's BMCs must have ended, because it refuses the next change.

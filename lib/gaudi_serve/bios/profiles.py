@@ -14,11 +14,11 @@ from ..core.yaml_text import load
 
 Known = Mapping[str, Any]
 FOLDER = ROLES / "bios/files/profiles"
-KEYS = ("maker", "model", "bios", "settings", "first")
+KEYS = ("maker", "model", "bios", "settings", "first", "optional")
 ALLOWED = (
     "must be a mapping of profiles to lists of entries. Each entry has maker, model and bios (patterns such as "
-    "'SYS-822GA*', or lists of them). It has settings (a mapping of attributes to values), and may have first (the "
-    "attributes that must be current before the others)"
+    "'SYS-822GA*', or lists of them). It has settings (a mapping of attributes to values). It may have first (the "
+    "attributes that must be current before the others), and optional (those that are left out if a BIOS lacks them)"
 )
 
 
@@ -27,6 +27,7 @@ class Variant:
     """The settings of a profile for some systems, by patterns of maker, model and BIOS; an empty list matches all.
 
     first: names of settings that must be current before others can be set, if no registry contains this rule.
+    optional: names of settings that are left out where a BIOS does not have them.
     """
 
     maker: tuple[str, ...]
@@ -34,12 +35,14 @@ class Variant:
     bios: tuple[str, ...]
     settings: Mapping[str, Any]
     first: tuple[str, ...] = ()
+    optional: tuple[str, ...] = ()
 
     @classmethod
     def of(cls, entry: Known) -> Variant:
         """Return the variant of a valid entry."""
         maker, model, bios = (_patterns(entry.get(key)) for key in KEYS[:3])
-        return cls(maker, model, bios, dict(entry.get("settings") or {}), _patterns(entry.get("first")))
+        first, optional = (_patterns(entry.get(key)) for key in KEYS[4:])
+        return cls(maker, model, bios, dict(entry.get("settings") or {}), first, optional)
 
     @property
     def patterns(self) -> dict[str, tuple[str, ...]]:
@@ -100,7 +103,7 @@ def is_profiles(value: Any) -> bool:
 def _is_entry(entry: Any) -> bool:
     if not isinstance(entry, Mapping) or set(entry) - set(KEYS) or not is_settings(entry.get("settings")):
         return False
-    return all(_is_pattern(entry.get(key)) for key in (*KEYS[:3], "first"))
+    return all(_is_pattern(entry.get(key)) for key in (*KEYS[:3], *KEYS[4:]))
 
 
 def _is_pattern(value: Any) -> bool:
@@ -132,8 +135,6 @@ def first_settings(own: Known, system: Known) -> set[str]:
 def profile_settings(name: str, own: Known, system: Known) -> tuple[Known, str]:
     """Return the settings of a profile for a system, and a message if there are none.
 
-    Of the entries that fit, the one with the most conditions counts; with equal numbers, the site's own.
-
     Args:
         name: name of the profile; empty for none.
         own: the site's profiles (``bios_profiles``).
@@ -143,12 +144,24 @@ def profile_settings(name: str, own: Known, system: Known) -> tuple[Known, str]:
         return {}, ""
     if wrong := unknown_profile(name, own):
         return {}, wrong
-    variants = [*(Variant.of(one) for one in own.get(name) or []), *builtin().get(name, [])]
-    fitting = [one for one in variants if one.fits(system)]
-    if fitting:
-        return max(fitting, key=lambda one: sum(map(bool, one.patterns.values()))).settings, ""
+    if variant := _variant(name, own, system):
+        return variant.settings, ""
     text = f"{readable(system['maker'])} {readable(system['model'])} with BIOS {readable(system['bios'])}"
-    return {}, (
-        f"bios_profile {name}: has no entry for {text}, only for {'; '.join(one.about for one in variants)}; "
-        "add one in bios_profiles"
-    )
+    about = "; ".join(one.about for one in _variants(name, own))
+    return {}, f"bios_profile {name}: has no entry for {text}, only for {about}; add one in bios_profiles"
+
+
+def optional_settings(name: str, own: Known, system: Known) -> tuple[str, ...]:
+    """Return the settings of a profile that are left out where the BIOS does not have them; arguments as above."""
+    variant = _variant(name, own, system) if name else None
+    return variant.optional if variant else ()
+
+
+def _variants(name: str, own: Known) -> list[Variant]:
+    return [*(Variant.of(one) for one in own.get(name) or []), *builtin().get(name, [])]
+
+
+def _variant(name: str, own: Known, system: Known) -> Variant | None:
+    """Return the entry that fits with the most conditions; with equal numbers, the site's own."""
+    fitting = [one for one in _variants(name, own) if one.fits(system)]
+    return max(fitting, key=lambda one: sum(map(bool, one.patterns.values())), default=None)

@@ -67,6 +67,10 @@ class Attribute:
             found = self._spelled(desired) if isinstance(desired, str) else None
             return found, "" if found is not None else f"must be {self._choices}"
         if self.kind == "Boolean":
+            # Some BIOSes show it as a text.
+            desired = (
+                {"true": True, "false": False}.get(desired.lower(), desired) if isinstance(desired, str) else desired
+            )
             return desired, "" if isinstance(desired, bool) else "must be true or false"
         if self.kind == "Integer":
             return self._integer(desired)
@@ -126,6 +130,12 @@ def _number(value: Any) -> int | None:
     return value if isinstance(value, int) and not isinstance(value, bool) else None
 
 
+def passwords(entries: Known) -> list[str]:
+    """Return the names of the attributes of ``RegistryEntries`` whose values are secret."""
+    found = _objects(entries.get("Attributes"))
+    return [str(one.get("AttributeName")) for one in found if one.get("Type") == "Password"]
+
+
 @dataclass(frozen=True)
 class Registry:
     """All attributes of a BIOS, and the rules by which one value makes another attribute read-only."""
@@ -154,6 +164,11 @@ class Registry:
         if found:
             return "", f"is the name of several attributes: {', '.join(found)}; write one of them"
         return "", f"this BIOS has no such attribute{near(desired, self.attributes, 1)}"
+
+    def has(self, desired: str, current: Known) -> bool:
+        """Return whether a BIOS with these current values has the attribute; an ambiguous name counts."""
+        base = base_name(desired)
+        return any(name in current and base in (base_name(name), name) for name in self.attributes)
 
     def closed(self, name: str, values: Known) -> str:
         """Return why an attribute is read-only while others have these values; empty if it can be set."""

@@ -196,6 +196,7 @@ FORMS: dict[str, Rule | Range] = {
         "must be a SHA-256 fingerprint: 64 hexadecimal digits, with or without colons",
     ),
     "bios_bmc_timeout": SECONDS,
+    "bios_values_dir": Rule(empty_or(is_line), "must be a path on the controller, or ''"),
     "bios_settle_timeout": Range(0, 7200, "seconds"),
     "bios_boot_minutes": Range(1, 600, "minutes"),
     "bios_profiles": Rule(is_profiles, ALLOWED),

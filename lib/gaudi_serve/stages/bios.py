@@ -11,7 +11,7 @@ from typing import Any
 from ..bios.client import Bmc
 from ..bios.compare import Comparison, Row, compared, shown_value
 from ..bios.observe import busy
-from ..bios.profiles import first_settings, profile_settings, unknown_profile
+from ..bios.profiles import first_settings, optional_settings, profile_settings, unknown_profile
 from ..bios.registry import base_name
 from ..core.checks import is_true
 from ..core.words import counted, some_names
@@ -43,13 +43,21 @@ def _incomplete(given: Given) -> list[str]:
 
 
 def _shared(given: Given) -> str:
-    """Return an error if another host has the same BMC: it would get the settings of both hosts."""
+    """Return an error if another host has the same BMC and system: it would get the settings of both hosts."""
     address, hosts = str(given.known.get("bios_bmc_address") or ""), given.known.get("hostvars") or {}
-    others = [name for name in hosts if name != given.host and _place(_bmc_of(hosts[name])) == _place(address)]
+    serial = str(given.known.get("bios_bmc_serial") or "")
+    others = [
+        name
+        for name in hosts
+        if name != given.host
+        and _place(_of(hosts[name], "bios_bmc_address")) == _place(address)
+        and not (serial and (other := _of(hosts[name], "bios_bmc_serial")) and other != serial)
+    ]
     if not address or not others:
         return ""
     return (
-        f"bios_bmc_address {address}: is also the address of the BMC of {some_names(others)}; each host has its own BMC"
+        f"bios_bmc_address {address}: is also the address of the BMC of {some_names(others)}; each host has its own "
+        "BMC, or with several systems on one BMC its own bios_bmc_serial"
     )
 
 
@@ -59,10 +67,10 @@ def _place(address: str) -> tuple[str, int]:
     return host.lower(), port
 
 
-def _bmc_of(variables: Known) -> str:
-    """Return the address of another host's BMC; empty if it cannot be rendered, which that host itself reports."""
+def _of(variables: Known, name: str) -> str:
+    """Return a variable of another host; empty if it cannot be rendered, which that host itself reports."""
     try:
-        return str(variables.get("bios_bmc_address") or "")
+        return str(variables.get(name) or "")
     # Rendering raises many kinds of errors, from Ansible and from Jinja.
     except Exception:
         return ""
@@ -86,7 +94,8 @@ def _pending(given: Given) -> Pending:
     if seen["pending"] is None and sent.get("accepted"):
         # A BMC without a settings object does not show pending settings.
         seen = {**seen, "pending": dict(sent["settings"])}
-    found = Comparison(refusals=[wrong]) if wrong else compared(settings, seen, profile)
+    optional = optional_settings(name, own, seen["system"])
+    found = Comparison(refusals=[wrong]) if wrong else compared(settings, seen, profile, optional)
     return _compared(given, seen, found, first_settings(own, seen["system"]))
 
 
@@ -130,7 +139,11 @@ def _compared(given: Given, seen: Known, found: Comparison, first: set[str]) -> 
         left=_left(host, seen, found.rows, found.patch, waiting if allowed else []),
         refusal=refusals,
         drift=refusals or lines,
-        notes=[*_notes(found, waiting, allowed, before.get("settings") or {}), *_reported(seen, found)],
+        notes=[
+            *_notes(found, waiting, allowed, before.get("settings") or {}),
+            *_reported(seen, found),
+            *_left_out(known, found),
+        ],
         facts={
             **{"reboots": reboots, "reboot_required": bool(waiting), "down_minutes": minutes},
             "reboot_reasons": [f"BIOS: {row.line}" for row in waiting],
@@ -177,6 +190,13 @@ def _dangerous(known: Known, host: str, seen: Known, sent: Known) -> list[str]:
 def _reported(seen: Known, found: Comparison) -> list[str]:
     """Return what the BIOS reports on its last change, while settings differ."""
     return [f"BIOS: it reports on its last change: {text}" for text in seen["messages"] if found.differing]
+
+
+def _left_out(known: Known, found: Comparison) -> list[str]:
+    """Return which optional settings of the profile do not apply."""
+    if not found.left_out:
+        return []
+    return [f"BIOS: profile {known['bios_profile']} leaves out what this BIOS lacks: {', '.join(found.left_out)}"]
 
 
 def _left(host: str, seen: Known, rows: Any, patch: Known, waiting: list[Row]) -> list[str]:
@@ -228,6 +248,7 @@ def _changes(found: Comparison, seen: Known, sent: Known | None = None, known: K
     record = json.dumps({"failed": {"bios": bios, "settings": waiting}}, sort_keys=True) + "\n" if waiting else ""
     return {
         **{"lines": found.lines, "patch": patch, "reboots": False, "desired": waiting},
+        "system": {key: (seen.get("system") or {}).get(key, "") for key in ("serial", "model", "bios")},
         "before": {row.name: row.current for row in found.rows if row.name in patch},
         "job": own or next((one["id"] for one in seen.get("jobs") or [] if not patch and one["kind"] == "bios"), ""),
         # Only the toolkit's own text, since it passes through a shell.
@@ -279,17 +300,36 @@ def _sent_notes(sent: Known) -> list[str]:
 
 
 def _reset(given: Given) -> dict[str, Any]:
-    """Return that the BIOS settings stay: the previous values may be the factory's, or a mistake."""
+    """Return what a reset changes: the record, and on request the BIOS values from before the toolkit's changes.
+
+    ``__bios_kept`` is the result of module bios_settings for the earlier values.
+    """
     folder = PurePosixPath(RECORD)
     record = folder.name in (given.known["gaudi_left"]["own"].get(str(folder.parent)) or [])
-    kept = (
-        ["BIOS settings stay as they are; change them with bios_settings, or in the BMC"] if _asked(given.known) else []
-    )
+    kept = given.known.get("__bios_kept") or {}
+    patch, lines = kept.get("patch") or {}, kept.get("lines") or []
+    did = [f"send the earlier BIOS values: {', '.join(lines)}"] if patch else []
+    did += ["forget which BIOS settings did not stick"] if record else []
     return {
-        **{"due": record, "left": kept, "packages": []},
-        "did": ["forget which BIOS settings did not stick"] if record else [],
-        "absent": [RECORD] if record else [],
+        **{"due": bool(did), "left": _stays(given, kept), "packages": [], "did": did},
+        **{"absent": [RECORD] if record else [], "patch": patch, "before": kept.get("before") or {}},
     }
+
+
+def _stays(given: Given, kept: Known) -> list[str]:
+    """Return what a reset leaves of the BIOS settings."""
+    values = kept.get("values") or {}
+    if kept.get("sends"):
+        pending = [f"BIOS: {line} takes effect at the next reboot" for line in kept.get("lines") or []]
+        return [*(f"BIOS: {text}" for text in kept.get("left") or []), *pending]
+    if values:
+        return [
+            f"BIOS settings stay as they are; {counted(len(values), 'earlier value')} in {kept['path']} on the control "
+            "node: -e reset_bios=true sends them"
+        ]
+    if _asked(given.known):
+        return ["BIOS settings stay as they are; change them with bios_settings, or in the BMC"]
+    return []
 
 
 STAGE = Stage(
@@ -303,4 +343,5 @@ STAGE = Stage(
     look=_look,
     pending=_pending,
     reset=_reset,
+    taken=("reset_bios",),
 )

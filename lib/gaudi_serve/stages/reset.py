@@ -22,7 +22,7 @@ from ..model.distributed import hosts_of
 
 Known = Mapping[str, Any]
 STATE = "/var/lib/gaudi-serve"
-ON_REQUEST = ("weights", "images", "packages", "caches", "metrics")
+ON_REQUEST = ("weights", "images", "packages", "caches", "metrics", "bios")
 ROLES = (
     *("monitoring", "gateway", "vllm_service", "model_weights", "link_validation", "vllm_image"),
     *("container_runtime", "accelerator_network", "qualification", "driver", "host_tuning", "bios", "offline"),

@@ -311,6 +311,10 @@ class Host:
         """Return what earlier runs have kept of the BIOS."""
         return observe_bios.read_record(self.state["files"].get(BIOS) or "{}")
 
+    def see_left(self) -> dict[str, Any]:
+        """Return the record of the BIOS, for the reset of that role alone."""
+        return {"own": {str(Path(BIOS).parent): [Path(BIOS).name] if BIOS in self.state["files"] else None}}
+
     def see_haproxy(self) -> dict[str, Any]:
         """Return that there is no gateway yet."""
         unit = {"there": False, "active": False, "enabled": False, "need_reload": False}
