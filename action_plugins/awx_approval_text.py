@@ -12,7 +12,8 @@ LIB = str(Path(__file__).resolve().parents[1] / "lib")
 if LIB not in sys.path:
     sys.path.insert(0, LIB)
 
-from gaudi_serve.awx.api import AwxError, approval_text, from_environment  # noqa: E402
+from gaudi_serve.awx.api import AwxError, from_environment  # noqa: E402
+from gaudi_serve.awx.approval import approval_text  # noqa: E402
 from gaudi_serve.core.errors import InputError  # noqa: E402
 
 

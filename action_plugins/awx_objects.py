@@ -13,7 +13,7 @@ LIB = str(Path(__file__).resolve().parents[1] / "lib")
 if LIB not in sys.path:
     sys.path.insert(0, LIB)
 
-from gaudi_serve.awx.api import AwxError, from_environment  # noqa: E402
+from gaudi_serve.awx.api import AwxError, Unfinished, from_environment  # noqa: E402
 from gaudi_serve.awx.run import apply  # noqa: E402
 from gaudi_serve.core.errors import InputError  # noqa: E402
 
@@ -38,7 +38,7 @@ class ActionModule(ActionBase):  # type: ignore[misc]  # ansible-core has no typ
                 update_secrets=boolean(given.get("update_secrets", False)),
             )
         except AwxError as problem:
-            return {**result, "failed": True, "msg": str(problem)}
+            return {**result, "failed": True, "changed": isinstance(problem, Unfinished), "msg": str(problem)}
         except InputError as problem:
             return {**result, "failed": True, "msg": _refused(str(problem).split("\n"))}
         if found.refusal:

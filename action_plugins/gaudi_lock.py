@@ -63,7 +63,7 @@ class ActionModule(ActionBase):  # type: ignore[misc]  # ansible-core has no typ
         elif holder:
             told = {
                 "locked": locked(holder, answer["since"]),
-                "msg": refusal(host, holder, answer["since"]),
+                "msg": refusal(host, holder, answer["since"], variables),
             }
             answer = {**answer, **told, "failed": True}
         elif answer.get("taken_over"):
@@ -215,14 +215,21 @@ def locked(holder: dict[str, Any], since: str) -> str:
     return f"{who} has locked this host since {holder.get('clock')} ({stage})"
 
 
-def refusal(host: str, holder: dict[str, Any], since: str) -> str:
-    """Return the sentence for the run that must wait."""
+def refusal(host: str, holder: dict[str, Any], since: str, variables: dict[str, Any]) -> str:
+    """Return the sentence for the run that must wait.
+
+    AWX sets ``awx_job_id`` in every job, and ``awx_workflow_job_id`` in those of a workflow. A workflow does not ask,
+    because its later jobs would take over locks hours after the answer.
+    """
     told = f"{host}: {locked(holder, since)}"
     if since == "changed":
         return f"{told}; nothing was changed, because the plan is out of date. Run again"
+    question = 'answer true to the question "Take over hosts that another run has locked"'
     died = "-e fleet_lock_break=true"
-    if holder.get("awx_job"):
-        died += ' (in AWX: answer true to the template\'s question "Take over hosts that another run has locked")'
+    if variables.get("awx_workflow_job_id"):
+        died = f"template images: launch it, {question}, and launch the workflow again"
+    elif variables.get("awx_job_id"):
+        died = f"this template: launch it, and {question}"
     return (
         f"{told}. Run again when that has ended; if it crashed, its lock ends {holder.get('lease_s', LEASE_S)} s "
         f"after it was last renewed, or at once with {died}"

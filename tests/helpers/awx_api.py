@@ -1,8 +1,9 @@
-"""A stand-in for AWX's API, stricter than AWX; its messages are those of release 24.6.1.
+"""A stand-in for AWX's API, which judges each request by what a real AWX 24.6.1 has (``awx_recorded``).
 
-AWX ignores unknown fields; the stand-in refuses them, and values of other types. It makes the same checks as AWX:
-allowed answers of a survey, playbooks of a project, options of a node, inputs of a credential. Its data is in memory,
-and responses never contain secrets.
+Addresses, methods, fields, types, choices, lengths and errors are the recorded ones. It is stricter in one point: AWX
+ignores unknown fields, the stand-in refuses them. It also makes the checks of AWX that no description contains: allowed
+answers of a survey, playbooks of a project, options of a node, inputs of a credential. Its data is in memory, and
+responses never contain secrets.
 """
 
 from __future__ import annotations
@@ -17,8 +18,10 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import Any, NamedTuple
+from typing import Any
 from urllib.parse import parse_qsl, urlencode, urlsplit
+
+from helpers import awx_recorded as recorded
 
 TOKEN = "token-of-the-stand-in"  # noqa: S105 - used nowhere else
 HIDDEN = "$encrypted$"
@@ -26,114 +29,48 @@ REVISION = "0123456789"
 FINISHED = {"status": "successful", "finished": "2026-01-01T00:00:00Z", "failed": False, "scm_revision": REVISION}
 
 
-class Field(NamedTuple):
-    """A field of an object: its type or the kind it refers to, whether it is required, and its allowed values."""
-
-    type: type = str
-    default: Any = ""
-    required: bool = False
-    of: str = ""
-    choices: tuple[Any, ...] = ()
-
-
-TEXT, MUST = Field(), Field(required=True)
-YES, NO, ZERO = Field(bool, True), Field(bool, False), Field(int, 0)
-MAPPING = Field(dict, {})
-
-
-def to(kind: str, *, required: bool = False) -> Field:
-    """Return a field that refers to another object."""
-    return Field(int, None, required, kind)
-
-
 NOTIFICATION_TYPES = ("webhook", "email", "slack")
-COMMON = {"name": MUST, "description": TEXT}
-ASKED = {
-    f"ask_{name}_on_launch": NO for name in ("limit", "job_type", "diff_mode", "variables", "tags", "job_slice_count")
+# A kind that is made through another one's address, so that AWX describes its fields nowhere.
+APPROVAL: dict[str, dict[str, Any]] = {
+    "name": {"type": "string", "required": True, "max_length": 512},
+    "description": {"type": "string", "default": ""},
+    "timeout": {"type": "integer", "default": 0, "min_value": 0, "max_value": 2147483647},
 }
-PLAYBOOK = Field(required=True)
-KINDS: dict[str, dict[str, Field]] = {
-    "organizations": COMMON,
-    "users": {"username": MUST, "is_superuser": NO},
-    "labels": {"name": MUST, "organization": to("organizations", required=True)},
-    "applications": {**COMMON, "organization": to("organizations", required=True)},
-    "teams": {**COMMON, "organization": to("organizations", required=True)},
-    "credential_types": {
-        **COMMON,
-        **{"kind": Field(choices=("cloud", "net", "ssh", "vault", "scm", "registry", "galaxy"), required=True)},
-        **{"inputs": MAPPING, "injectors": MAPPING, "managed": NO},
-    },
-    "credentials": {
-        **COMMON,
-        **{"organization": to("organizations"), "credential_type": to("credential_types", required=True)},
-        "inputs": MAPPING,
-    },
-    "execution_environments": {
-        **COMMON,
-        **{"organization": to("organizations"), "image": MUST, "credential": to("credentials")},
-        "pull": Field(choices=("always", "missing", "never")),
-    },
-    "projects": {
-        **COMMON,
-        **{"organization": to("organizations"), "scm_type": Field(choices=("", "git")), "scm_url": TEXT},
-        **{"scm_branch": TEXT, "credential": to("credentials"), "scm_clean": NO, "scm_update_on_launch": NO},
-        **{"default_environment": to("execution_environments"), "allow_override": NO, "timeout": ZERO},
-    },
-    "inventories": {
-        **COMMON,
-        **{"organization": to("organizations", required=True), "variables": TEXT},
-        **{"kind": Field(str, None), "host_filter": Field(str, None)},
-    },
-    "hosts": {**COMMON, "inventory": to("inventories", required=True), "variables": TEXT, "enabled": YES},
-    "inventory_sources": {
-        **COMMON,
-        **{"inventory": to("inventories", required=True), "source": Field(choices=("scm",)), "source_path": TEXT},
-        **{"source_project": to("projects"), "overwrite": NO, "overwrite_vars": NO, "update_on_launch": NO},
-        "execution_environment": to("execution_environments"),
-    },
-    "notification_templates": {
-        **COMMON,
-        **{
-            "organization": to("organizations", required=True),
-            "notification_type": Field(choices=tuple(NOTIFICATION_TYPES)),
-        },
-        **{"notification_configuration": MAPPING, "messages": Field(dict, None)},
-    },
-    "job_templates": {
-        **COMMON,
-        **{"project": to("projects", required=True), "playbook": PLAYBOOK},
-        **{"inventory": to("inventories"), "execution_environment": to("execution_environments")},
-        **{"job_type": Field(choices=("run", "check")), "forks": ZERO, "verbosity": ZERO, "timeout": ZERO},
-        **{"extra_vars": TEXT, "survey_enabled": NO, "allow_simultaneous": NO, "job_slice_count": Field(int, 1)},
-        **ASKED,
-    },
-    "workflow_job_templates": {
-        **COMMON,
-        **{"organization": to("organizations"), "inventory": to("inventories"), "allow_simultaneous": NO},
-        **{"ask_limit_on_launch": NO, "survey_enabled": NO, "extra_vars": TEXT},
-    },
-    "workflow_approval_templates": {**COMMON, "timeout": ZERO},
-    "workflow_job_template_nodes": {
-        **{"identifier": MUST, "workflow_job_template": to("workflow_job_templates", required=True)},
-        **{"unified_job_template": to("unified_job_templates"), "extra_data": MAPPING},
-        "job_type": Field(str, None, choices=("run", "check")),
-    },
-    "schedules": {
-        **COMMON,
-        **{"unified_job_template": to("unified_job_templates", required=True), "rrule": MUST, "extra_data": MAPPING},
-        "enabled": YES,
-    },
+KINDS: dict[str, dict[str, dict[str, Any]]] = {
+    **{kind: recorded.fields(kind) for kind in recorded.OPTIONS if "POST" in recorded.OPTIONS[kind]},
+    "workflow_approval_templates": APPROVAL,
+    "applications": {name: recorded.fields("teams")[name] for name in ("name", "description", "organization")},
 }
+# Fields that only AWX itself sets, but the tests too.
+GIVEN = {"users": {"username", "is_superuser", "edits"}, "credential_types": {"managed", "kind"}}
 UNIFIED = ("projects", "job_templates", "workflow_job_templates", "inventory_sources", "workflow_approval_templates")
 TOLD = ("notification_templates_started", "notification_templates_success", "notification_templates_error")
 # For each kind, the associations of an object and the kinds in them.
 ASSOCIATED: dict[str, dict[str, str]] = {
     "organizations": {"galaxy_credentials": "credentials"},
-    "job_templates": {"credentials": "credentials", **dict.fromkeys(TOLD, "notification_templates")},
-    "workflow_job_templates": dict.fromkeys((*TOLD, "notification_templates_approvals"), "notification_templates"),
-    "workflow_job_template_nodes": dict.fromkeys(
-        ("success_nodes", "failure_nodes", "always_nodes"), "workflow_job_template_nodes"
-    ),
+    "inventories": {"instance_groups": "instance_groups", "labels": "labels"},
+    "job_templates": {
+        **{name: name for name in ("credentials", "instance_groups", "labels")},
+        **dict.fromkeys(TOLD, "notification_templates"),
+    },
+    "workflow_job_templates": {
+        **{"labels": "labels"},
+        **dict.fromkeys((*TOLD, "notification_templates_approvals"), "notification_templates"),
+    },
+    "workflow_job_template_nodes": {
+        **dict.fromkeys(("success_nodes", "failure_nodes", "always_nodes"), "workflow_job_template_nodes"),
+        **{name: name for name in ("credentials", "instance_groups", "labels")},
+    },
+    "schedules": {name: name for name in ("credentials", "instance_groups", "labels")},
+}
+# Lists of nodes in the object itself.
+FOLLOWING = ("success_nodes", "failure_nodes", "always_nodes")
+# What AWX calls a kind in an error.
+MODEL_NAMES = {"inventories": "Inventory", "workflow_job_template_nodes": "WorkflowJobTemplateNode"}
+# What AWX calls the kinds of templates in a node.
+JOB_TYPES = {
+    **{"projects": "project_update", "job_templates": "job", "inventory_sources": "inventory_update"},
+    **{"workflow_job_templates": "workflow_job", "workflow_approval_templates": "workflow_approval"},
 }
 ROLES = {
     "teams": ("member", "admin", "read"),
@@ -204,7 +141,7 @@ class Awx:
     of projects and inventories. failing: output of failing updates, by the name of the source. busy: number of
     responses with 502 before the next normal one. redirect: target of redirects for all requests. odd: replacement
     responses, by the beginning of a request. heard: headers with tokens of all requests. me: the token's user; scope:
-    of the token.
+    of the token. asked: addresses of GET requests. job_nodes: nodes of running workflows, as recorded.
     """
 
     playbooks: tuple[str, ...] = ()
@@ -227,6 +164,8 @@ class Awx:
     scope: str = "write"
     version: str = "24.6.1"
     writes: list[str] = field(default_factory=list)
+    asked: list[str] = field(default_factory=list)
+    job_nodes: list[dict[str, Any]] = field(default_factory=list)
     numbers: Iterator[int] = field(default_factory=lambda: itertools.count(1))
 
     def __post_init__(self) -> None:
@@ -262,7 +201,7 @@ class Awx:
     def keep(self, kind: str, given: Mapping[str, Any]) -> dict[str, Any]:
         """Create an object."""
         number = next(self.numbers)
-        fields = {name: one.default for name, one in KINDS[kind].items()}
+        fields = {name: recorded.default(rule) for name, rule in KINDS[kind].items()}
         self.objects[kind][number] = {"id": number, **fields, **self.settled(kind, dict(given), None)}
         return self.objects[kind][number]
 
@@ -277,6 +216,13 @@ class Awx:
                 return listed([self.named("users", self.me)], query)
             case ["role_user_assignments" | "role_team_assignments"]:
                 return listed([one for one in self.assignments() if one["at"] == path[0]], query)
+            case ["workflow_job_nodes"]:
+                found = [
+                    one
+                    for one in self.job_nodes
+                    if all(str(one[k]) == query[k] for k in ("job", "workflow_job") if k in query)
+                ]
+                return listed(found, query)
             case ["role_definitions"]:
                 return listed(list(self.definitions().values()), query)
             case [("project_updates" | "inventory_updates") as job, number]:
@@ -459,14 +405,20 @@ class Awx:
         """Return one object."""
         found = self.objects.get(kind, {}).get(int(number)) if number.isdigit() else None
         if found is None:
-            raise Refused(404, {"detail": "Not found."})
+            name = MODEL_NAMES.get(kind) or "".join(word.title() for word in kind.removesuffix("s").split("_"))
+            raise Refused(404, {"detail": f"No {name} matches the given query."})
         return found
 
     def fits(self, found: tuple[str, dict[str, Any]], query: Mapping[str, str]) -> bool:
         """Return whether an object matches a query such as ``organization__name=x``."""
         kind, one = found
+        if not self.joined(kind, one, query):
+            return False
         for path, wanted in query.items():
             if path in ("page_size", "page", "order_by", "address"):
+                continue
+            joined, *lookups = path.split("__")
+            if joined in ASSOCIATED.get(kind, {}) and lookups[:1] == ["id"]:
                 continue
             value: Any = one
             at = kind
@@ -481,7 +433,7 @@ class Awx:
                 if word != "id" and word not in KINDS[at]:
                     raise Refused(400, {"detail": f"{at} has no field named '{word}'"})
                 value = value[word] if value else None
-                other = "" if word == "id" else KINDS[at][word].of
+                other = "" if word == "id" or KINDS[at][word]["type"] != "id" else recorded.REFERS[word]
                 if other:
                     at = self.kind_of(value) if other == "unified_job_templates" else other
                     if "__" in path:
@@ -491,22 +443,40 @@ class Awx:
                 return False
         return True
 
+    def joined(self, kind: str, one: Mapping[str, Any], query: Mapping[str, str]) -> bool:
+        """Return whether one member of an association matches all conditions of a query, as in AWX's database."""
+        tests: dict[str, list[tuple[str, int]]] = {}
+        for path, wanted in query.items():
+            name, *lookups = path.split("__")
+            if name in ASSOCIATED.get(kind, {}) and lookups[:1] == ["id"]:
+                tests.setdefault(name, []).append(("".join(lookups[1:]), int(wanted)))
+        return all(
+            any(
+                all({"gt": member > limit, "lt": member < limit, "": member == limit}[how] for how, limit in each)
+                for member in self.lists.get(f"{kind}/{one['id']}/{name}", [])
+            )
+            for name, each in tests.items()
+        )
+
     def shown(self, kind: str, one: Mapping[str, Any]) -> dict[str, Any]:
         """Return an object in the API's format: with its addresses, without its secrets."""
         number, url = one["id"], f"/api/v2/{kind}/{one['id']}/"
         related = {name: f"{url}{name}/" for name in ASSOCIATED.get(kind, {})}
         summary: dict[str, Any] = {}
-        roles = {}
-        for role in ROLES.get(kind, ()):
-            key = f"{kind}/{number}/{role}"
-            self.roles.setdefault(key, next(self.numbers))
-            roles[f"{role}_role"] = {"id": self.roles[key], "name": role}
-        shown = dict(one)
+        roles = {
+            f"{role}_role": {"id": self.roles.setdefault(f"{kind}/{number}/{role}", next(self.numbers)), "name": role}
+            for role in ROLES.get(kind, ())
+        }
+        # What a real one has beside these, as nobody has used it yet.
+        example = next(iter(recorded.objects(kind)), {})
+        shown = {**{name: None for name in example if name != "summary_fields"}, **one}
         if kind == "workflow_job_template_nodes":
-            shown |= {name: self.lists.get(f"{kind}/{number}/{name}", []) for name in ASSOCIATED[kind]}
+            shown |= {name: self.lists.get(f"{kind}/{number}/{name}", []) for name in FOLLOWING}
             template = self.kind_of(one["unified_job_template"])
-            approval = template == "workflow_approval_templates"
-            summary["unified_job_template"] = {"unified_job_type": "workflow_approval" if approval else template}
+            if template:
+                summary["unified_job_template"] = {"unified_job_type": JOB_TYPES[template]}
+        if kind in ("job_templates", "workflow_job_templates"):
+            summary |= self.summed(kind, number)
         if kind == "credentials":
             secret = {name for name, said in self.inputs(one["credential_type"]).items() if said.get("secret")}
             shown["inputs"] = {name: HIDDEN if name in secret else value for name, value in one["inputs"].items()}
@@ -519,13 +489,25 @@ class Awx:
             }
         if kind == "inventory_sources":
             shown["status"] = "successful" if number in self.updated else "never updated"
+        if "made_by" in one:
+            summary["created_by"] = {"id": one["made_by"]}
         me = self.named("users", self.me)
-        may = {"edit": bool(me["is_superuser"] or me.get("edits"))}
+        may = bool(me["is_superuser"] or me.get("edits"))
         return {
             **shown,
             **{"type": kind.removesuffix("s"), "url": url, "related": related},
-            "summary_fields": {"object_roles": roles, "user_capabilities": may, **summary},
+            "summary_fields": {"object_roles": roles, "user_capabilities": {"edit": may}, **summary},
         }
+
+    def summed(self, kind: str, number: int) -> dict[str, Any]:
+        """Return the summary of a template's lists."""
+        labels = self.of(f"{kind}/{number}/labels")
+        found: dict[str, Any] = {"labels": {"count": len(labels), "results": [briefly(each) for each in labels[:10]]}}
+        if f"{kind}/{number}" in self.surveys:
+            found["survey"] = {"title": "", "description": ""}
+        if kind == "job_templates":
+            found["credentials"] = [briefly(each) for each in self.of(f"{kind}/{number}/credentials")]
+        return found
 
     # Checks.
 
@@ -535,17 +517,17 @@ class Awx:
         for name, value in given.items():
             if name not in fields:
                 wrong[name] = ["is not a field of it"]
-            elif problem := self.problem(fields[name], value):
+            elif problem := self.problem(name, fields[name], value):
                 wrong[name] = [problem]
         if before is None:
             wrong |= {
                 name: ["This field is required."]
-                for name, one in fields.items()
-                if one.required and not given.get(name)
+                for name, rule in fields.items()
+                if rule.get("required") and name not in given
             }
         if wrong:
             raise Refused(400, wrong)
-        whole = {**{name: one.default for name, one in fields.items()}, **(before or {}), **given}
+        whole = {**{name: recorded.default(rule) for name, rule in fields.items()}, **(before or {}), **given}
         twins = [
             one
             for one in self.objects[kind].values()
@@ -561,21 +543,51 @@ class Awx:
         getattr(self, f"check_{kind}", lambda _: None)(whole)
         return dict(given)
 
-    def problem(self, rule: Field, value: Any) -> str:
-        """Return what is wrong with the value of a field."""
-        if rule.of:
-            kinds = UNIFIED if rule.of == "unified_job_templates" else (rule.of,)
-            known = value is None or (type(value) is int and any(value in self.objects[kind] for kind in kinds))
-            return "" if known else f'Invalid pk "{value}" - object does not exist.'
-        if type(value) is not rule.type and not (value is None and rule.default is None):
-            return f"Not a valid {rule.type.__name__}: {value!r}"
-        if rule.choices and value not in (*rule.choices, rule.default):
-            return f'"{value}" is not a valid choice.'
+    def problem(self, name: str, rule: dict[str, Any], value: Any) -> str:  # noqa: PLR0911, PLR0912 - one for each error
+        """Return what is wrong with the value of a field, in AWX's words."""
+        if value is None:
+            allowed = rule["type"] == "id" and not rule.get("required")
+            return "" if allowed or ("default" in rule and rule["default"] is None) else "This field may not be null."
+        choices = [choice[0] for choice in rule.get("choices", [])]
+        match rule["type"]:
+            case "id":
+                if type(value) is not int:
+                    return f"Incorrect type. Expected pk value, received {type(value).__name__}."
+                of = recorded.REFERS[name]
+                known = any(
+                    value in self.objects[kind] for kind in (UNIFIED if of == "unified_job_templates" else (of,))
+                )
+                return "" if known else f'Invalid pk "{value}" - object does not exist.'
+            case "boolean":
+                return "" if type(value) is bool else "Must be a valid boolean."
+            case "integer":
+                if type(value) is not int:
+                    return "A valid integer is required."
+                low, high = rule.get("min_value", value), rule.get("max_value", value)
+                if not low <= value <= high:
+                    which = f"greater than or equal to {low}" if value < low else f"less than or equal to {high}"
+                    return f"Ensure this value is {which}."
+            case "choice" if value not in choices:
+                return f'"{value}" is not a valid choice.'
+            case "string":
+                if not isinstance(value, str):
+                    return "Not a valid string."
+                if not value and rule.get("required"):
+                    return "This field may not be blank."
+                if len(value) > rule.get("max_length", len(value)):
+                    return f"Ensure this field has no more than {rule['max_length']} characters."
+            case "json" if not isinstance(value, str if rule.get("default") == "" else dict):
+                return "Value must be valid JSON."
         return ""
 
     def inputs(self, number: int) -> dict[str, Any]:
         """Return the fields of a credential type."""
         return {one["id"]: one for one in self.objects["credential_types"][number]["inputs"].get("fields", [])}
+
+    def check_users(self, one: Mapping[str, Any]) -> None:
+        """Refuse a user without a password."""
+        if not one.get("password"):
+            raise Refused(400, {"password": ["Password required for new User."]})
 
     def check_credential_types(self, one: Mapping[str, Any]) -> None:
         """Refuse injectors with names that are no valid variables, or that use unknown inputs."""
@@ -623,7 +635,11 @@ class Awx:
     def check_schedules(self, one: Mapping[str, Any]) -> None:
         """Refuse an invalid rule, and invalid answers."""
         if not RRULE.fullmatch(one["rrule"]):
-            raise Refused(400, {"rrule": ["Valid DTSTART required in rrule."]})
+            rule = one["rrule"].partition(" R")[2]
+            without = (
+                f"INTERVAL required in rrule: {rule}" if "INTERVAL=" not in rule else "Valid DTSTART required in rrule."
+            )
+            raise Refused(400, {"rrule": [without]})
         self.check_answers(one["unified_job_template"], one["extra_data"])
 
     def check_answers(self, number: Any, answers: Mapping[str, Any]) -> None:
@@ -707,6 +723,11 @@ def survey(given: Any) -> Any:
     return given
 
 
+def briefly(one: Mapping[str, Any]) -> dict[str, Any]:
+    """Return an object as it stands in the summary of another one."""
+    return {"id": one["id"], "name": one.get("name")}
+
+
 def listed(found: list[Any], query: Mapping[str, str]) -> dict[str, Any]:
     """Return a page of a list; pages are small, so that every run reads several."""
     page, size = int(query.get("page", 1)), min(int(query.get("page_size", 25)), 30)
@@ -727,14 +748,13 @@ class Handler(BaseHTTPRequestHandler):
     def answer(self) -> None:
         """Respond to a request with the right token."""
         parts = urlsplit(self.path)
-        path = parts.path.removeprefix("/api/v2/").strip("/").split("/")
-        given = json.loads(self.rfile.read(int(self.headers.get("Content-Length") or 0)) or "{}")
-        self.awx.heard.add(self.headers.get("Authorization") or "")
+        place = parts.path.removeprefix("/api/v2/")
+        path = place.strip("/").split("/")
+        body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
+        slash = not place.endswith("/") and recorded.is_address(f"{place}/")
         try:
-            if self.awx.redirect:
-                raise Refused(302, None)
-            if path != ["ping"] and self.headers.get("Authorization") != f"Bearer {TOKEN}":
-                raise Refused(401, {"detail": "Authentication credentials were not provided."})
+            self.admit(parts.path, place, path, slash)
+            given = json.loads(body or "{}")
             time.sleep(self.awx.slow_s)
             if self.awx.busy:
                 self.awx.busy -= 1
@@ -747,8 +767,9 @@ class Handler(BaseHTTPRequestHandler):
         odd = [answer for begin, answer in self.awx.odd.items() if f"{self.command} {'/'.join(path)}".startswith(begin)]
         body = odd[0] if odd else body
         self.send_response(status)
-        if self.awx.redirect:
-            self.send_header("Location", self.awx.redirect + self.path)
+        if self.awx.redirect or slash:
+            target = f"{self.awx.redirect}{self.path}" if self.awx.redirect else f"{parts.path}/"
+            self.send_header("Location", target + (f"?{parts.query}" if slash and parts.query else ""))
         self.send_header("X-API-Product-Name", "AWX")
         self.send_header("X-API-Product-Version", "24.6.1")
         self.send_header("Content-Type", "application/json")
@@ -756,10 +777,27 @@ class Handler(BaseHTTPRequestHandler):
         self.end_headers()
         self.wfile.write(body)
 
+    def admit(self, whole: str, place: str, path: list[str], slash: bool) -> None:
+        """Refuse a wrong address, login or method."""
+        self.awx.heard.add(self.headers.get("Authorization") or "")
+        if self.awx.redirect:
+            raise Refused(302, None)
+        if slash:
+            raise Refused(301, None)
+        if not whole.startswith("/api/v2/") or not recorded.is_address(place):
+            raise Refused(404, {"detail": "The requested resource could not be found."})
+        if path != ["ping"] and self.headers.get("Authorization") != f"Bearer {TOKEN}":
+            raise Refused(401, recorded.ERRORS["GET me/ as None"]["body"])
+        if self.command not in recorded.methods(path):
+            raise Refused(405, {"detail": f'Method "{self.command}" not allowed.'})
+
     def done(self, path: list[str], given: Any, query: dict[str, str]) -> tuple[int, Any]:
         """Carry out a request."""
         match self.command:
             case "GET":
+                self.awx.asked.append(
+                    f"{'/'.join(path)} {urlencode({k: v for k, v in query.items() if k != 'address'})}"
+                )
                 return 200, self.awx.get(path, query)
             case "POST":
                 return self.awx.post(path, given)
@@ -767,7 +805,7 @@ class Handler(BaseHTTPRequestHandler):
                 return self.awx.patch(path, given)
         return self.awx.delete(path)
 
-    do_GET = do_POST = do_PATCH = do_DELETE = answer
+    do_GET = do_POST = do_PATCH = do_PUT = do_DELETE = answer
 
     def log_message(self, format: str, *args: Any) -> None:
         """Log nothing."""

@@ -11,10 +11,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from gaudi_serve.awx.api import Api, AwxError, Login, approval_text
+from gaudi_serve.awx.api import Api, AwxError, Login, Unfinished
+from gaudi_serve.awx.approval import approval_text, seen_approvals
+from gaudi_serve.awx.objects import defaults
 from gaudi_serve.awx.run import Result, apply
 from gaudi_serve.core.errors import InputError
 from helpers.awx_api import TOKEN, Awx, serve
+from helpers.awx_recorded import fields
 
 ASK: dict[str, Any] = {
     "variable": "x",
@@ -71,6 +74,7 @@ SETTINGS: dict[str, Any] = {
     "project": {"url": "https://git.example.net/x.git"},
     "inventory": {"path": "inventory/mine"},
     "machine": {"username": "ops"},
+    "controller": {"host": "https://awx.example.net", "token": "of-the-controller"},
     "teams": {"viewer": ["anna"], "operator": ["bert"]},
 }
 
@@ -190,6 +194,7 @@ def test_what_leaves_the_file_is_removed_and_what_others_made_is_named(site: Sit
     assert site.apply() == Result([], [], [])
     assert site.apply(update_secrets=True).lines == [
         "~ credential p hosts: its secrets are written again",
+        "~ credential p approvals: its secrets are written again",
         "~ credential p tokens for weights: its secrets are written again",
         "~ notification p two: notification_configuration differs",
     ]
@@ -489,3 +494,196 @@ def test_a_run_that_fails_reports_how_far_it_came(site: Site) -> None:
     started = time.monotonic()
     site.awx.playbooks = ("plan.yml", "reset.yml", "rollout.yml", "report.yml")
     assert "~ template p plan" not in "".join(site.apply().lines) and time.monotonic() - started < 60
+
+
+# By kind: an object of the settings, of which the test changes every field that the settings do not set.
+CHANGED = {
+    "projects": "p rollout with approvals toolkit",
+    "inventory_sources": "p inventory source",
+    "job_templates": "p plan",
+    "workflow_job_templates": "p rollout with approvals",
+    "workflow_job_template_nodes": "canary",
+    "schedules": "p plan",
+    "hosts": "h1",
+    "inventories": "p inventory",
+}
+
+
+def another(kind: str, name: str, value: Any) -> Any:
+    """Return a value of a field that a person could set, and that is not AWX's default."""
+    choices = [one for (one, _) in fields(kind)[name].get("choices", []) if one not in (value, None, "")]
+    if choices:
+        return choices[0]
+    match fields(kind)[name]["type"]:
+        case "boolean":
+            return not value
+        case "integer" | "id":
+            return 7
+    return "by hand"
+
+
+@pytest.mark.parametrize("kind", CHANGED)
+def test_every_field_that_was_changed_by_hand_is_seen_and_set_back(site: Site, kind: str) -> None:
+    site.settings["inventory"]["hosts"] = {"h1": {}}
+    site.apply()
+    of_nodes = kind == "workflow_job_template_nodes"
+    found = site.awx.objects[kind].values()
+    one = next(one for one in found if one.get("identifier" if of_nodes else "name") == CHANGED[kind])
+    before = dict(one)
+    table = defaults()["fields"][kind]
+    for name, value in table.items():
+        one[name] = another(kind, name, value)
+    (line,) = site.apply().lines
+    assert [name for name in table if f" {name} " not in line] == []
+    assert {name: one[name] for name in table} == {name: before[name] for name in table}
+    assert site.apply() == Result([], [], [])
+
+
+def test_variables_that_approve_by_themselves_are_seen(site: Site) -> None:
+    workflow = site.awx.named("workflow_job_templates", "p rollout with approvals")
+    workflow["extra_vars"] = '{"rollout_approved": true}'
+    # An inventory without a source has no variables of its own.
+    site.settings["inventory"] = {"hosts": {"h1": {}}}
+    site.apply()
+    workflow["extra_vars"] = "rollout_approved: true"
+    site.awx.named("inventories", "p inventory")["variables"] = '{"fleet_all_at_once": true}'
+    assert site.apply().lines == [
+        "~ inventory p inventory: variables differs",
+        "~ workflow p rollout with approvals: extra_vars differs",
+    ]
+    assert (workflow["extra_vars"], site.apply().lines) == ("", [])
+
+
+@pytest.mark.parametrize("kind", ["inventories", "job_templates", "workflow_job_template_nodes", "schedules"])
+def test_lists_that_were_changed_by_hand_are_seen_and_emptied(site: Site, kind: str) -> None:
+    own = {"organization": site.awx.named("organizations", "o")["id"]}
+    label = site.awx.keep("labels", {"name": "night", **own})
+    group = site.awx.keep("instance_groups", {"name": "elsewhere"})
+    number = next(iter(site.awx.objects[kind]))
+    site.awx.lists[f"{kind}/{number}/labels"] = [label["id"]]
+    site.awx.lists[f"{kind}/{number}/instance_groups"] = [group["id"]]
+    lines = site.apply().lines
+    assert [line[line.index(" without ") :] for line in lines] == [" without elsewhere", " without night"]
+    assert site.apply().lines == []
+
+
+def test_a_notification_of_another_organization_is_taken_out(site: Site) -> None:
+    hook = {"name": "one", "type": "webhook", "configuration": {"url": "http://x/", "headers": {}}}
+    site.settings["notifications"] = [hook]
+    site.apply()
+    other = site.awx.keep("organizations", {"name": "other"})["id"]
+    kept = {"name": "foreign", "organization": other, "notification_type": "webhook"}
+    foreign = site.awx.keep("notification_templates", {**kept, "notification_configuration": hook["configuration"]})
+    number = site.awx.named("job_templates", "p plan")["id"]
+    site.awx.lists[f"job_templates/{number}/notification_templates_error"].append(foreign["id"])
+    assert site.apply().lines == ["~ template p plan: notification_templates_error without foreign"]
+    # Another name is one line for all, and what AWX empties itself is no change.
+    site.settings["notifications"] = [{**hook, "name": "two"}]
+    assert site.apply().lines == [
+        "+ notification p two",
+        "~ 4 templates: notification_templates_error with p two",
+        "~ template p rollout with approvals: report: notification_templates_success with p two",
+        "~ workflow p rollout with approvals: notification_templates_error with p two",
+        "~ workflow p rollout with approvals: notification_templates_approvals with p two",
+        "- notification p one",
+    ]
+    assert site.apply().lines == []
+
+
+def test_a_run_that_changes_nothing_asks_once_for_each_kind(site: Site) -> None:
+    site.awx.asked.clear()
+    apply(site.api, site.settings, PARTS, check=True)
+    single = [one for one in site.awx.asked if "/" in one]
+    # Surveys and texts of approvals are in no list.
+    assert {one.split("/")[0] for one in single} == {"job_templates", "workflow_approval_templates", "organizations"}
+    assert all("survey_spec" in one or "approval" in one or "galaxy" in one for one in single)
+    assert len(site.awx.asked) < 60
+
+
+def test_who_made_the_objects_is_named_once(site: Site) -> None:
+    site.awx.keep("users", {"username": "former", "is_superuser": True})
+    number = site.awx.named("users", "former")["id"]
+    for kind, name in (("job_templates", "p plan"), ("job_templates", "p reset")):
+        site.awx.give("admin", kind, name, "users", "former")
+        site.awx.named(kind, name)["made_by"] = number
+    assert site.apply().notices == [
+        "user former has made 2 of these objects, and so AWX lets this user administer them"
+    ]
+
+
+def test_an_update_that_fails_shows_no_login(bare: Site) -> None:
+    # AWX hides the login of an address of http alone.
+    bare.settings["project"]["credential"] = {"username": "ops", "password": "canary-1"}
+    bare.awx.failing = {"p toolkit": "fatal: git://ops:canary-2@git.example.net/x: canary-1 is no branch"}
+    with pytest.raises(AwxError) as raised:
+        apply(bare.api, bare.settings, PARTS)
+    assert "canary" not in str(raised.value) and "git.example.net/x" in str(raised.value)
+    assert isinstance(raised.value, Unfinished)
+
+
+def nodes_of(awx: Awx, granted: dict[str, str]) -> dict[str, int]:
+    """Give the stand-in a running workflow; return the numbers of its jobs by node."""
+    names = ["waves to be", "approve the plan", "canary", "approve the waves", "waves"]
+    for number, name in enumerate(names, 1):
+        approval = name.startswith("approve")
+        kind = "workflow_approval" if approval else "job"
+        status = granted.get(name, "") if approval else "running"
+        awx.job_nodes.append(
+            {
+                **{"id": number, "identifier": name, "workflow_job": 50, "job": 100 + number if status else None},
+                **{
+                    "success_nodes": [number + 1][: number < len(names)],
+                    "failure_nodes": [],
+                    "always_nodes": [],
+                },
+                "summary_fields": {
+                    "unified_job_template": {"unified_job_type": kind},
+                    **({"job": {"id": 100 + number, "status": status, "type": kind}} if status else {}),
+                },
+            }
+        )
+    return {name: 101 + number for number, name in enumerate(names)}
+
+
+@pytest.mark.parametrize(
+    ("node", "granted", "reasons", "continues"),
+    [
+        ("canary", {"approve the plan": "successful"}, [], False),
+        (
+            "canary",
+            {"approve the plan": "pending"},
+            ["the plan is not granted: its status in AWX is pending"],
+            False,
+        ),
+        ("canary", {}, ["approve the plan is not granted: its status in AWX is not begun"], False),
+        ("waves", {"approve the plan": "successful", "approve the waves": "successful"}, [], True),
+        (
+            "waves",
+            {"approve the plan": "successful", "approve the waves": "failed"},
+            ["in AWX is failed"],
+            False,
+        ),
+        ("waves to be", {}, ["no approval stands before this job"], False),
+    ],
+)
+def test_awx_itself_reports_whether_a_job_was_approved(
+    bare: Site, node: str, granted: dict[str, str], reasons: list[str], continues: bool
+) -> None:
+    jobs = nodes_of(bare.awx, granted)
+    login = {"CONTROLLER_HOST": bare.address, "CONTROLLER_OAUTH_TOKEN": TOKEN}
+    found, blind = seen_approvals({**login, "JOB_ID": str(jobs[node])}, True)
+    assert found is not None and blind == [] and found.all_granted is continues
+    assert len(found.reasons) == len(reasons)
+    assert all(reason in line for reason, line in zip(reasons, found.reasons, strict=True))
+
+
+def test_a_job_that_cannot_see_its_approvals_reports_it(bare: Site) -> None:
+    login = {"CONTROLLER_HOST": bare.address, "CONTROLLER_OAUTH_TOKEN": TOKEN}
+    assert seen_approvals({}, True) == (None, [])
+    assert seen_approvals({"JOB_ID": "7"}, False) == (None, [])
+    assert "set fleet_awx.controller" in seen_approvals({"JOB_ID": "7"}, True)[1][0]
+    # No workflow has started this job, or one without approvals.
+    assert seen_approvals({**login, "JOB_ID": "7"}, False) == (None, [])
+    assert "must be an administrator of the workflow" in seen_approvals({**login, "JOB_ID": "7"}, True)[1][0]
+    wrong = {**login, "CONTROLLER_OAUTH_TOKEN": "wrong", "JOB_ID": "7"}
+    assert "AWX does not accept CONTROLLER_OAUTH_TOKEN" in seen_approvals(wrong, False)[1][0]

@@ -148,7 +148,9 @@ def test_templates_ask_and_start_what_they_should(site: Site) -> None:
         assert 0 < one["timeout"] <= 3 * 86_400 and one["forks"] == 32, name
         credentials = [found["name"] for found in site.awx.of(f"job_templates/{one['id']}/credentials")]
         assert "gaudi-serve hosts" in credentials
-        assert ("gaudi-serve approvals" in credentials) == name.endswith("report to the approver")
+        # Those that ask AWX for an approval, or write into its text.
+        sees = name.endswith("report to the approver") or name == "gaudi-serve rollout with approvals: rollout"
+        assert ("gaudi-serve approvals" in credentials) == sees
     own = {name.removeprefix("gaudi-serve "): one for name, one in templates.items() if ": " not in name}
     beside = {name for name, one in own.items() if one["allow_simultaneous"]}
     assert beside == {"plan", "status", "logs", "preflight"}
@@ -197,11 +199,11 @@ def test_the_rollout_asks_for_two_approvals(site: Site) -> None:
         *("update", "read the inventory", "plan", "waves to be", "report the plan", "approve the plan", "canary"),
         *("report the canary", "approve the waves", "waves", "status"),
     ]
-    # A report fails where no host is left to change.
+    # A report fails where no host is left to change. After a denial or a failure the state is shown.
     failed = {name: after(site, node, "failure") for name, node in nodes.items()}
     assert {name: to for name, to in failed.items() if to} == {
-        "report the plan": ["status"],
-        "report the canary": ["status"],
+        name: ["status"]
+        for name in ("report the plan", "approve the plan", "canary", "report the canary", "approve the waves", "waves")
     }
     assert {one["identifier"]: one["extra_data"].get("rollout_approved") for one in nodes.values()}.items() >= {
         ("canary", "false"),

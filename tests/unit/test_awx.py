@@ -114,6 +114,22 @@ def test_workflows_use_templates_and_answers_that_there_are() -> None:
                 assert not node.get("check") or TEMPLATES[node["template"]]["check"]
 
 
+def test_the_guide_names_questions_as_the_surveys_do() -> None:
+    guide = (ROOT / "docs/guides/awx.md").read_text(encoding="utf-8")
+    asked = {one["variable"]: one["question_name"] for part in TEMPLATES.values() for one in part.get("survey", [])}
+    named = re.findall(r"\*([A-Z][^*]+)\* ?\(`(\w+)`\)", guide.replace("\n", " "))
+    assert ("Take over hosts that another run has locked", "fleet_lock_break") in named
+    assert [(text, variable) for text, variable in named if asked[variable] != text] == []
+
+
+def test_the_second_approval_names_the_waves_that_are_left() -> None:
+    steps = ["Wave 1, the canary: h1, for a.", "Wave 2: h2, for a.", "Wave 3: h3, for a."]
+    plan = {"waves": [["h1"], ["h2"], ["h3"]], "steps": steps, "hosts": {}}
+    assert awx_report({}, plan) == "\n".join(steps)
+    done = {**plan, "hosts": {"h1": {"text": "h1 is verified"}}}
+    assert awx_report({}, done) == "\n".join(["h1 is verified.", "The waves:", *steps[1:]])
+
+
 def test_the_example_is_whole() -> None:
     example = yaml.safe_load((ROOT / "inventory/examples/mixed/awx.yml").read_text(encoding="utf-8"))["fleet_awx"]
     # A template there, for the file of a key.

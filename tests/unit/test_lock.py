@@ -84,10 +84,10 @@ def test_only_a_dead_run_of_the_same_controller_is_known_to_be_dead(action: Modu
 
 def test_refusals_name_the_holder_and_what_to_do(action: ModuleType) -> None:
     record = {**OTHER, "stage": "container_runtime", "clock": "2026-11-21 10:00:00"}
-    held = action.refusal("h1", record, "held")
+    held = action.refusal("h1", record, "held", {})
     assert held.startswith("h1: anna on ctl (site.yml, process 2) has locked this host since 2026-11-21 10:00:00")
     assert "-e fleet_lock_break=true" in held
-    changed = action.refusal("h1", record, "changed")
+    changed = action.refusal("h1", record, "changed", {})
     assert "has changed this host (container_runtime, 2026-11-21 10:00:00) since this run looked at it" in changed
 
 
@@ -101,7 +101,10 @@ def test_a_run_reports_person_machine_playbook_and_process(action: ModuleType, m
     job = action.this_run({"awx_job_id": 7, "awx_schedule_name": "hourly"})
     assert "AWX job 7)" in job["who"]
     assert job["who"].startswith("schedule hourly on ")
-    refusal = action.refusal("h", job, "held")
+    refusal = action.refusal("h", job, "held", {"awx_job_id": 8})
+    # The survey of a workflow does not ask.
+    within = action.refusal("h", job, "held", {"awx_job_id": 8, "awx_workflow_job_id": 9})
+    assert "template images: launch it" in within and "-e fleet" not in within
     questions = yaml.safe_load((ROOT / "playbooks/vars/awx.yml").read_text(encoding="utf-8").replace("!unsafe", ""))
     question = questions["__awx_questions"]["break"]
     assert question["variable"] == "fleet_lock_break" and f'question "{question["question_name"]}"' in refusal

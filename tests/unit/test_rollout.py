@@ -6,9 +6,11 @@ import re
 import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from gaudi_serve.awx.approval import Approvals as action_approvals
 from gaudi_serve.core.words import counted
 from gaudi_serve.host import rollout as host_rollout
 from gaudi_serve.rollout.approved import rollout_due, rollout_unapproved
@@ -341,6 +343,7 @@ def test_a_plan_over_the_hosts_of_a_play_leaves_data_for_the_next_job(monkeypatc
     action = load("action_plugins/gaudi_rollout_plan.py")
     monkeypatch.setattr(action.ActionBase, "run", lambda *_, **__: {})
     plugin = action.ActionModule.__new__(action.ActionModule)
+    plugin._task = SimpleNamespace(check_mode=False)
 
     def task(**variables: Any) -> dict[str, Any]:
         hosts = {"g1": {"host_tuning_due": ["sysctl a"], **variables}, "g2": {"host_tuning_due": ["sysctl a"]}}
@@ -356,6 +359,33 @@ def test_a_plan_over_the_hosts_of_a_play_leaves_data_for_the_next_job(monkeypatc
     assert left["text"] == "\n".join(found["lines"]) and list(left["due"]) == ["g1", "g2"]
     wrong = task(rollout_serial="0%")
     assert wrong["data"]["text"] == wrong["refusal"][0] and wrong["waves"] == wrong["unapproved"] == []
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "continues", "reasons"),
+    [
+        ({"a": "successful"}, {"b": ""}, "no", 0),
+        ({"a": "successful", "b": "successful"}, {}, "yes", 0),
+        ({"a": "pending"}, {"b": ""}, "no", 1),
+    ],
+)
+def test_no_variable_replaces_an_approval_of_awx(
+    monkeypatch: pytest.MonkeyPatch, before: dict[str, str], after: dict[str, str], continues: str, reasons: int
+) -> None:
+    action = load("action_plugins/gaudi_rollout_plan.py")
+    monkeypatch.setattr(action.ActionBase, "run", lambda *_, **__: {})
+    monkeypatch.setattr(action, "seen_approvals", lambda *_: (action_approvals(before, after), []))
+    plugin = action.ActionModule.__new__(action.ActionModule)
+    plugin._task = SimpleNamespace(check_mode=False)
+    due = {"host_tuning_due": ["sysctl a"], "rollout_approved": "true", "rollout_as_approved": "false"}
+    plan = {"due": rollout_due({"g1": due}, ["g1"])}
+    hosts = {"g1": {**due, "gaudi_rollout": plan}}
+    known = {"inventory_hostname": "g1", "ansible_play_hosts": ["g1"], "hostvars": hosts}
+    found = plugin.run(task_vars=known)
+    assert (found["continues"], len(found["unapproved"])) == (continues, reasons)
+    # The plan must be the approved one, whatever the variables are.
+    hosts["g1"]["gaudi_rollout"] = {"due": {}}
+    assert any("not in the approved plan" in line for line in plugin.run(task_vars=known)["unapproved"])
 
 
 def test_what_no_line_shows_is_compared_too() -> None:

@@ -19,6 +19,7 @@ from typing import Any
 
 from ..core.checks import is_flag_text, is_true
 from ..core.errors import InputError, one_line
+from ..core.hide import hidden
 from .settings import UNSENDABLE, is_address, is_token
 
 Object = dict[str, Any]
@@ -45,6 +46,10 @@ class Refused(AwxError):
     def __init__(self, status: int, message: str) -> None:
         super().__init__(message)
         self.status = status
+
+
+class Unfinished(AwxError):
+    """A run failed after it had changed something."""
 
 
 # Error responses for these objects may repeat a part of a secret.
@@ -103,8 +108,11 @@ class Login:
 class Api:
     """Sends requests to one AWX."""
 
-    def __init__(self, login: Login, timeout_s: float = TIMEOUT_S, pause_s: float = PAUSE_S) -> None:
+    def __init__(
+        self, login: Login, timeout_s: float = TIMEOUT_S, pause_s: float = PAUSE_S, secrets: Iterable[Any] = ()
+    ) -> None:
         self.login, self.timeout_s, self.pause_s = login, timeout_s, pause_s
+        self.secrets = [*secrets, login.token, login.password]
         context = None
         if login.host.startswith("https:"):
             context = ssl.create_default_context()
@@ -160,7 +168,9 @@ class Api:
             AwxError: if there is no response.
         """
         text = path if path.startswith("/") else f"/api/v2/{path}"
-        url = self.login.host + (text if "?" in text or text.endswith("/") else f"{text}/")
+        # Each of AWX's paths ends with a slash, also before a question mark.
+        place, mark, query = text.partition("?")
+        url = f"{self.login.host}{place.rstrip('/')}/{mark}{query}"
         data = None if body is None else json.dumps(body).encode()
         headers = {"Authorization": self.login.header(), "Content-Type": "application/json"}
         for attempt in range(RETRIES + 1):
@@ -206,7 +216,7 @@ class Api:
             text = f"{self.login.host}: answers {method} {path} with a redirect"
             here = target in ("", self.login.host)
             return Refused(problem.code, text if here else f"{text} to {target}; export CONTROLLER_HOST={target}")
-        detail = _fields(body) if method != "GET" and SECRETIVE.match(path) else _detail(body)
+        detail = _fields(body) if method != "GET" and SECRETIVE.match(path) else _detail(hidden(body, self.secrets))
         return Refused(problem.code, f"AWX answers {method} {path} with {problem.code}: {detail}")
 
     def finished(self, job: str, what: str, timeout_s: float = JOB_S, interval_s: float = 2.0) -> None:
@@ -222,9 +232,11 @@ class Api:
             time.sleep(interval_s)
         if found.get("status") == "successful":
             return
-        output = self.get(f"{job}stdout/", format="json").get("content") or ""
-        lines = [line for line in re.sub(r"\x1b\[[\d;]*m", "", str(output)).splitlines() if line.strip()]
-        reasons = [*([str(found["job_explanation"])] if found.get("job_explanation") else []), *lines[-LAST_LINES:]]
+        # AWX hides the logins of http addresses alone.
+        output = hidden(str(self.get(f"{job}stdout/", format="json").get("content") or ""), self.secrets)
+        lines = [line for line in re.sub(r"\x1b\[[\d;]*m", "", output).splitlines() if line.strip()]
+        explained = hidden(str(found.get("job_explanation") or ""), self.secrets)
+        reasons = [*([explained] if explained else []), *lines[-LAST_LINES:]]
         raise AwxError("\n".join([f"{what}: {found.get('status')}. The end of its output:", *reasons]))
 
 
@@ -322,23 +334,6 @@ def _reads_only(api: Api) -> bool:
     return False
 
 
-def approval_text(api: Api, organization: str, workflow: str, node: str, text: str) -> bool:
-    """Change the text of an approval; return whether it changed.
-
-    Raises:
-        AwxError: if AWX cannot be reached, has no such approval, or refuses the change.
-    """
-    names = {"workflow_job_template__organization__name": organization, "workflow_job_template__name": workflow}
-    found = api.list("workflow_job_template_nodes", identifier=node, **names)
-    if not found or not found[0].get("unified_job_template"):
-        raise AwxError(f"workflow {workflow} has no approval {node} that this user may see")
-    path = f"workflow_approval_templates/{found[0]['unified_job_template']}"
-    if api.get(path).get("description") == text:
-        return False
-    api.send("PATCH", path, {"description": text})
-    return True
-
-
-def from_environment() -> Api:
-    """Return a client for the AWX of the environment variables."""
-    return Api(Login.of(os.environ))
+def from_environment(secrets: Iterable[Any] = ()) -> Api:
+    """Return a client for the AWX of the environment variables. Its messages contain none of ``secrets``."""
+    return Api(Login.of(os.environ), secrets=secrets)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
@@ -10,12 +11,23 @@ from typing import Any
 from ..core.errors import one_line
 from .api import Object
 from .live import Assignment, Live
-from .objects import KINDS, NODES, Grant, Item, Objects, Ref, is_marked, is_ours
+from .objects import KINDS, NAMES, NODES, Grant, Item, Objects, Ref, is_marked, is_ours
 
 HIDDEN = "$encrypted$"
 # Fields whose values may be secret or long.
-UNSEEN = ("inputs", "injectors", "notification_configuration", "messages", "variables", "extra_vars", "extra_data")
+UNSEEN = (
+    "host_config_key",
+    "source_vars",
+    "inputs",
+    "injectors",
+    "notification_configuration",
+    "messages",
+    "variables",
+    "extra_vars",
+    "extra_data",
+)
 AS_JSON = ("variables", "extra_vars")
+MANY = 4  # lines of the same change, which become one
 LONGEST = 60  # characters of a value
 HARMLESS = ("member", "read", "audit", "auditor")  # roles of an organization that cannot start jobs
 REVOKE, GRANT, REMOVE = 96, 97, 100
@@ -33,7 +45,8 @@ class Role:
 class Step:
     """One request. A Ref or Role in ``path`` and ``body`` is a placeholder for a number from AWX.
 
-    text: the change; empty for a part of a new object. makes: the object that the request creates.
+    text: the change; empty for a part of a new object. makes: the object that the request creates. alike: the change
+    without the object's name, of which there may be many.
     """
 
     phase: int
@@ -42,6 +55,7 @@ class Step:
     path: tuple[str | int | Ref | Role, ...]
     body: Any = None
     makes: Ref | None = None
+    alike: str = ""
 
 
 @dataclass(frozen=True)
@@ -53,8 +67,13 @@ class Changes:
 
     @property
     def lines(self) -> list[str]:
-        """Return the changes, one line each."""
-        return [step.text for step in self.steps if step.text]
+        """Return the changes, one line each; the same change of many objects is one line."""
+        count = Counter(step.alike for step in self.steps if step.text and step.alike)
+        lines: dict[str, None] = {}
+        for step in self.steps:
+            many = count[step.alike] >= MANY
+            lines[f"~ {count[step.alike]} {step.alike}" if many else step.text] = None
+        return [line for line in lines if line]
 
 
 def changes(objects: Objects, live: Live, prefix: str, organization: str, update_secrets: bool = False) -> Changes:
@@ -78,8 +97,17 @@ def changes(objects: Objects, live: Live, prefix: str, organization: str, update
     steps += granted
     revoked, notices = _revoked(objects, live, given, prefix)
     removed, left = _removed(objects, live, prefix, Ref("organizations", organization))
+    # With an object, AWX removes it from all lists.
+    gone = {step.path[1] for step in removed if step.path[0] == "notification_templates"}
+    steps = [step for step in steps if not (_leaves(step) and step.body["id"] in gone)]
     steps = sorted([*steps, *revoked, *removed], key=lambda step: step.phase)
     return Changes(steps, [*notices, *left])
+
+
+def _leaves(step: Step) -> bool:
+    """Return whether a step takes a notification out of a list."""
+    listed = len(step.path) == 3 and str(step.path[2]).startswith("notification_templates")
+    return listed and bool(step.body.get("disassociate"))
 
 
 def _made(item: Item, phase: int) -> Iterator[Step]:
@@ -93,7 +121,9 @@ def _made(item: Item, phase: int) -> Iterator[Step]:
 
 def _altered(item: Item, one: Object, live: Live, phase: int, update_secrets: bool) -> Iterator[Step]:
     body, lines = {}, []
-    for name, value in item.fields.items():
+    for name, value in item.compared.items():
+        if name not in item.fields and name not in one:
+            continue  # an AWX that does not have this field
         now = one.get(name)
         wanted = _number(value, live)
         secret = name == "notification_configuration" and update_secrets and HIDDEN in (now or {}).values()
@@ -149,20 +179,26 @@ def _surveyed(item: Item, one: Object | None, live: Live, phase: int) -> Iterato
 
 
 def _joined(item: Item, one: Object | None, live: Live, phase: int) -> Iterator[Step]:
-    for name, refs in item.lists.items():
+    for name, refs in item.joined.items():
         path = (item.ref.kind, item.ref if one is None else one["id"], name)
         now = [] if one is None else live.lists.get((item.ref, name), [])
         numbers = [_number(ref, live) for ref in refs]
         for each in now:
             if each["id"] not in numbers:
                 what = each.get("name") or _name(live, item.ref.kind, each["id"])
-                text = f"~ {item.ref}: {name} without {what}"
-                yield Step(phase + 1, text, "POST", path, {"id": each["id"], "disassociate": True})
+                text = f"{name} without {what}"
+                yield _step(item, text, phase + 1, path, {"id": each["id"], "disassociate": True})
         there = [each["id"] for each in now]
         for ref, number in zip(refs, numbers, strict=True):
             if number not in there:
-                text = "" if one is None else f"~ {item.ref}: {name} with {ref.name}"
-                yield Step(phase + 1, text, "POST", path, {"id": ref})
+                text = "" if one is None else f"{name} with {ref.name}"
+                yield _step(item, text, phase + 1, path, {"id": ref})
+
+
+def _step(item: Item, text: str, phase: int, path: tuple[str | int | Ref | Role, ...], body: Any) -> Step:
+    """Return a change of an association, which many objects may have alike."""
+    many = f"{NAMES[item.ref.kind]}s".replace("ys", "ies")
+    return Step(phase, text and f"~ {item.ref}: {text}", "POST", path, body, alike=text and f"{many}: {text}")
 
 
 def _name(live: Live, kind: str, number: Any) -> str:
@@ -211,7 +247,7 @@ def _revoked(objects: Objects, live: Live, given: set[str], prefix: str) -> tupl
         each.to for each in live.assignments if ids.get((each.of, each.object_id)) in teams and each.to.kind == "users"
     }
     trusted = {str(live.me.get("username") or ""), *live.trusted}
-    steps, notices = [], []
+    steps, notices, made = [], [], Counter[str]()
     for each in live.assignments:
         if each.path in given or (each.to.kind == "users" and each.to.name in trusted):
             continue
@@ -221,14 +257,26 @@ def _revoked(objects: Objects, live: Live, given: set[str], prefix: str) -> tupl
         if of is not None and of.kind != "organizations" and (member or of.kind == "teams"):
             lost = f"no longer a member of {of}" if each.role == "member" else f"loses role {each.role} of {of}"
             steps += _taken(each, of, f"- {who}: {lost}", live)
+        elif of is not None and _made_by(each, live.objects[of]):
+            made[each.to.name] += 1
         elif of is not None and of.kind != "organizations":
             notices.append(f"{who} has role {each.role} of {of}, given by hand")
         elif (member or each.of == "organizations") and (text := _elsewhere(each, live)):
             notices.append(f"{who} {text}, given by hand")
+    notices += [
+        f"user {name} has made {number} of these objects, and so AWX lets this user administer them"
+        for name, number in sorted(made.items())
+    ]
     for ref in sorted(people, key=str):
         if (live.find(ref) or {}).get("is_superuser"):
             notices.append(f"user {ref.name} is a system administrator of this AWX, whom no team limits")
     return steps, notices
+
+
+def _made_by(each: Assignment, one: Object) -> bool:
+    """Return whether a user has a role because AWX made the creator of an object its administrator."""
+    creator = (one.get("summary_fields") or {}).get("created_by") or {}
+    return each.to.kind == "users" and each.role in ("admin", "creator") and creator.get("id") == each.actor_id
 
 
 def _taken(each: Assignment, of: Ref, text: str, live: Live) -> list[Step]:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from .api import Api, Object
-from .objects import KINDS, NODES, Objects, Ref
+from .objects import KINDS, NODES, Item, Objects, Ref
 
 # The query for the objects of an organization, for kinds without a field organization__name.
 WITHIN = {
@@ -85,15 +85,14 @@ def read(api: Api, organization: str, objects: Objects, me: Mapping[str, Any]) -
     """
     live = Live(me=dict(me))
     for kind in KINDS:
-        query = {} if kind == "credential_types" else {WITHIN.get(kind, "organization__name"): organization}
-        for one in api.list(kind, **query):
+        for one in api.list(kind, **within(kind, organization)):
             managed = kind == "credential_types" and one.get("managed")
             (live.shared if managed else live.objects)[ref_of(kind, one, live, "*" if managed else "")] = one
     if not objects.items:  # a run that removes everything
         names = {kind: api.list(kind, organization__name=organization) for kind in OTHERS}
         live.others = [f"{OTHERS[kind]} {one.get('name')}" for kind, found in names.items() for one in found]
     _shared(api, live, objects)
-    _joined(api, live, objects)
+    _joined(api, live, objects, organization)
     roles = {one["id"]: role_of(one) for one in api.list("role_definitions")}
     for path, kind in (("role_user_assignments", "users"), ("role_team_assignments", "teams")):
         live.assignments += [found for one in api.list(path) if (found := assignment(path, kind, one, live, roles))]
@@ -120,24 +119,35 @@ def _shared(api: Api, live: Live, objects: Objects) -> None:
             live.shared[ref] = found[0]
 
 
-def _joined(api: Api, live: Live, objects: Objects) -> None:
+def within(kind: str, organization: str) -> dict[str, str]:
+    """Return the query for the objects of a kind that belong to an organization."""
+    return {} if kind == "credential_types" else {WITHIN.get(kind, "organization__name"): organization}
+
+
+def _joined(api: Api, live: Live, objects: Objects, organization: str) -> None:
     """Read the associations of the objects to compare: lists, surveys, and the approvals of nodes."""
     there = [one for one in objects.items if one.ref in live.objects]
-    notified = any(ref.kind == "notification_templates" for ref in live.objects)
     paths: dict[str, tuple[Ref, str]] = {}
+    asked: dict[tuple[str, str], list[Item]] = {}
     for item in there:
         one = live.objects[item.ref]
-        own = f"{item.ref.kind}/{one['id']}"
-        for name in item.lists:
+        summary = one.get("summary_fields") or {}
+        for name in item.joined:
             if name in one:  # a node lists the nodes after it
                 live.lists[item.ref, name] = [{"id": number} for number in one[name]]
-            elif notified or not name.startswith("notification_templates"):
-                paths[f"{own}/{name}/?page_size=200"] = (item.ref, name)
-        if item.ref.kind in SURVEYED:
-            paths[f"{own}/survey_spec/"] = (item.ref, "survey")
-        kind = ((one.get("summary_fields") or {}).get("unified_job_template") or {}).get("unified_job_type")
+            elif name == "credentials" and name in summary:  # a template has all of them
+                live.lists[item.ref, name] = list(summary[name])
+            else:
+                asked.setdefault((item.ref.kind, name), []).append(item)
+        if item.ref.kind in SURVEYED and "survey" in summary:
+            paths[f"{item.ref.kind}/{one['id']}/survey_spec/"] = (item.ref, "survey")
+        kind = (summary.get("unified_job_template") or {}).get("unified_job_type")
         if item.approval is not None and kind == "workflow_approval":
             paths[f"workflow_approval_templates/{one['unified_job_template']}/"] = (item.ref, "approval")
+    told = [one for ref, one in live.objects.items() if ref.kind == "notification_templates"]
+    for (kind, name), items in asked.items():
+        known = sorted(told, key=lambda one: int(one["id"])) if name.startswith("notification_templates") else []
+        paths |= _members(api, live, within(kind, organization), kind, name, items, known)
     for path, found in api.many(paths).items():
         ref, name = paths[path]
         if name == "survey":
@@ -146,6 +156,30 @@ def _joined(api: Api, live: Live, objects: Objects) -> None:
             live.approvals[ref] = found
         else:
             live.lists[ref, name] = api.results(found, path)
+
+
+def _members(
+    api: Api, live: Live, own: Mapping[str, str], kind: str, name: str, items: list[Item], known: list[Object]
+) -> dict[str, tuple[Ref, str]]:
+    """Read an association of many objects in few requests: one for each known member, and for each gap between these.
+
+    An object with a member in a gap, which nobody expected, is read itself: its path is returned.
+    """
+    mine = {live.objects[item.ref]["id"]: item.ref for item in items}
+    found: dict[Ref, list[Object]] = {ref: [] for ref in mine.values()}
+    for member in known:
+        for one in api.list(kind, **own, **{f"{name}__id": member["id"]}):
+            if one["id"] in mine:
+                found[mine[one["id"]]].append(member)
+    numbers = [0, *(int(member["id"]) for member in known)]
+    paths = {}
+    for number, following in zip(numbers, [*numbers[1:], 0], strict=True):
+        gap = {f"{name}__id__gt": number, **({f"{name}__id__lt": following} if following else {})}
+        for one in api.list(kind, **own, **gap):
+            if one["id"] in mine:
+                paths[f"{kind}/{one['id']}/{name}/?page_size=200"] = (mine[one["id"]], name)
+    live.lists |= {(ref, name): members for ref, members in found.items()}
+    return paths
 
 
 def assignment(path: str, kind: str, one: Object, live: Live, roles: Mapping[int, str]) -> Assignment | None:

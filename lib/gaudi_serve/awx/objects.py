@@ -5,8 +5,11 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
 from typing import Any
 
+from ..core.yaml_text import load
 from .settings import TYPES, awx_inputs
 
 Known = Mapping[str, Any]
@@ -22,6 +25,18 @@ NAMES = {kind: kind.removesuffix("s").replace("_", " ") for kind in KINDS} | {
     **{"workflow_job_template_nodes": "node", "notification_templates": "notification"},
 }
 EVENTS = ("started", "success", "error")
+# Inputs of credentials and fields of notifications that are no secrets.
+PUBLIC = (
+    "username",
+    "become_username",
+    "become_method",
+    "host",
+    "url",
+    "vault_id",
+    "http_method",
+    "sender",
+    "hex_color",
+)
 APPROVERS = "approver"
 ROLLOUT = "rollout with approvals"
 REPOSITORY = "inventory repository"
@@ -48,7 +63,8 @@ class Ref:
 class Item:
     """One object. ``fields`` are compared; ``once`` are sent at creation only, and ``secret`` again on request.
 
-    lists: associations with other objects, which are made exactly these. survey: its questions; None for a kind without
+    lists: associations with other objects, which are made exactly these. Fields and lists of its kind that it does not
+    name are compared with AWX's defaults. survey: its questions; None for a kind without
     surveys. approval: name and timeout of an approval; an existing one keeps its text. marked: whether its description
     gets the mark of awx.yml, by which it can be removed later.
     """
@@ -61,6 +77,23 @@ class Item:
     survey: Sequence[Known] | None = None
     approval: Known | None = None
     marked: bool = True
+
+    @property
+    def compared(self) -> dict[str, Any]:
+        """Return the values of all fields that are compared, with AWX's defaults."""
+        return {**defaults()["fields"].get(self.ref.kind, {}), **self.fields}
+
+    @property
+    def joined(self) -> dict[str, Sequence[Ref]]:
+        """Return all associations that are compared, with empty ones."""
+        return {**dict.fromkeys(defaults()["lists"].get(self.ref.kind, ()), ()), **self.lists}
+
+
+@cache
+def defaults() -> dict[str, Any]:
+    """Return AWX's own values, by kind: ``fields`` by name, and ``lists``, which are empty."""
+    found: dict[str, Any] = load((Path(__file__).parent / "defaults.yml").read_text(encoding="utf-8"))
+    return found
 
 
 @dataclass(frozen=True)
@@ -176,7 +209,9 @@ class _Maker:
         if named["project"] is not None:
             source = project(REPOSITORY, named["project"], settings["inventory_repository"], {})
             updates.append(source)
-        inventory = self.add(self.ref("inventories", f"{first}inventory"), text, {"kind": ""})
+        # A source writes its own variables into the inventory, at each update.
+        variables = {} if named["path"] else {"variables": ""}
+        inventory = self.add(self.ref("inventories", f"{first}inventory"), text, {"kind": "", **variables})
         if named["path"]:
             fields = {
                 **{"inventory": inventory, "source": "scm", "source_project": source, "source_path": named["path"]},
@@ -185,10 +220,14 @@ class _Maker:
             }
             ref = self.ref("inventory_sources", f"{first}inventory source", inventory.name)
             updates.append(self.add(ref, text, fields))
-        for one in named["hosts"]:
-            variables = {"inventory": inventory, "variables": json.dumps(one["variables"], sort_keys=True)}
-            self.add(Ref("hosts", one["name"], inventory.name), "", variables)
+        self.hosts(inventory)
         return toolkit, inventory, updates
+
+    def hosts(self, inventory: Ref) -> None:
+        """Add the hosts that the settings list."""
+        for one in self.settings["inventory"]["hosts"]:
+            own = {"inventory": inventory, "variables": json.dumps(one["variables"], sort_keys=True)}
+            self.add(Ref("hosts", one["name"], inventory.name), "", own)
 
     def notifications(self) -> None:
         messages = self.parts["messages"]
@@ -213,13 +252,12 @@ class _Maker:
         settings, check, survey = self.settings, bool(one.get("check")), self.survey(one)
         approvals = [settings["controller"]] if one.get("controller") and settings["controller"] else []
         fields = {
-            **{"project": project, "playbook": one["playbook"], "inventory": inventory, "job_type": "run"},
-            **{"execution_environment": self.environment, "forks": settings["forks"], "verbosity": 0},
+            **{"project": project, "playbook": one["playbook"], "inventory": inventory},
+            **{"execution_environment": self.environment, "forks": settings["forks"]},
             **{"timeout": one["timeout"], "extra_vars": json.dumps(one.get("extra_vars") or {}, sort_keys=True)},
             **{"survey_enabled": bool(survey), "allow_simultaneous": bool(one.get("allow_simultaneous"))},
             **{"ask_limit_on_launch": one.get("limit", True), "ask_job_type_on_launch": check},
-            **{"ask_diff_mode_on_launch": check, "ask_variables_on_launch": False, "ask_tags_on_launch": False},
-            **{"ask_job_slice_count_on_launch": False, "job_slice_count": 1},
+            "ask_diff_mode_on_launch": check,
         }
         lists = {"credentials": [Ref("credentials", name) for name in [*settings["runs"], *approvals]]}
         lists |= {f"notification_templates_{event}": receivers.get(event, []) for event in EVENTS}
@@ -237,12 +275,13 @@ class _Maker:
             receivers = {"success": self.notified("approval")} if found.get("controller") else self._notified()
             extra = {**(found.get("extra_vars") or {}), **(one.get("extra_vars") or {}).get(key, {})}
             text = f"Part of workflow {name}. {found['description']}"
-            changed = {**found, "description": text, "extra_vars": extra}
+            sees = bool(found.get("controller")) or key in one.get("sees_approvals", [])
+            changed = {**found, "description": text, "extra_vars": extra, "controller": sees}
             templates[key] = self.template(f"{name}: {key}", changed, toolkit, inventory, receivers)
         self.within[name] = list(templates.values())
         fields = {
             **{"allow_simultaneous": False, "ask_limit_on_launch": bool(one["limit"])},
-            **{"survey_enabled": bool(survey), "inventory": None},
+            "survey_enabled": bool(survey),
         }
         lists = {"notification_templates_error": self.notified("error")}
         lists["notification_templates_approvals"] = self.notified("approval")
@@ -332,6 +371,19 @@ def wanted(given: Known, settings: Known, parts: Known) -> Objects:
     grants = maker.teams(inventory, starts)
     items = sorted(maker.items, key=lambda one: KINDS.index(one.ref.kind))
     return Objects(items, grants, frozenset(maker.pinned))
+
+
+def secrets(objects: Objects) -> list[str]:
+    """Return all secrets that the objects give to AWX. No message may contain one."""
+    given = [value for item in objects.items for value in item.secret.values()]
+    given += [item.fields.get("notification_configuration") for item in objects.items]
+    return [text for one in given for text in _texts(one)]
+
+
+def _texts(value: Any) -> list[str]:
+    if isinstance(value, Mapping):
+        return [text for name, one in value.items() if name not in PUBLIC for text in _texts(one)]
+    return [value] if isinstance(value, str) else []
 
 
 def nodes(given: Sequence[Known], updates: Sequence[Ref]) -> list[dict[str, Any]]:

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..core.words import counted
-from .api import Api, AwxError, Object, Refused, login_refusal
+from .api import Api, AwxError, Object, Refused, Unfinished, login_refusal
 from .changes import Changes, Role, Step, changes
 from .live import Live, read
-from .objects import KINDS, Objects, Ref, wanted
+from .objects import KINDS, Objects, Ref, secrets, wanted
 from .settings import awx_settings
 
 Known = Mapping[str, Any]
@@ -54,9 +54,8 @@ def apply(
     reasons, me = login_refusal(api, settings["organization"])
     if reasons:
         return Result([], [], reasons)
-    objects = wanted(given, settings, parts)
-    if absent:
-        objects = Objects([], [], frozenset())
+    objects = Objects([], [], frozenset()) if absent else wanted(given, settings, parts)
+    api.secrets += secrets(objects)
     live = read(api, settings["organization"], objects, me)
     live.trusted = _approver(api, given)
     if reasons := [*_unknown_users(objects, live, settings), *_unknown_credentials(objects, live)]:
@@ -66,7 +65,14 @@ def apply(
         return Result([], [], reasons)
     if not check:
         _Work(api, objects, live, found).do()
-    return Result(found.lines, found.notices, [])
+    return Result(found.lines, [*found.notices, *_blind(objects, settings)], [])
+
+
+def _blind(objects: Objects, settings: Known) -> list[str]:
+    """Return that the jobs of a workflow cannot see its approvals."""
+    waiting = any(item.approval is not None for item in objects.items)
+    text = "fleet_awx.controller is not set: jobs cannot see approvals, so a rollout stops before its canary"
+    return [text] if waiting and not settings["controller"] else []
 
 
 def _approver(api: Api, given: Known) -> frozenset[str]:
@@ -134,7 +140,7 @@ class _Work:
             if done == 0:
                 raise
             count = f"done before this failed: {done} of {counted(len(self.found.steps), 'request')}"
-            raise AwxError(f"{problem}\n{count}; run it again to continue") from None
+            raise Unfinished(f"{problem}\n{count}; run it again to continue") from None
 
     def send(self, step: Step) -> None:
         """Send one request."""

@@ -282,7 +282,9 @@ def awx_report(plan: Any, rollout: Any) -> str:
     steps = [str(step) for step in waves.get("steps") or []]
     page = [f"The page: {waves['page']}"] if waves.get("page") else []
     if hosts:
-        return "\n".join([*(f"{text.rstrip('.')}." for text in hosts), "The waves:", *steps, *page])
+        # The first wave, the canary, is what these hosts have done. There is a step for each host.
+        first = (waves.get("waves") or [[]])[0]
+        return "\n".join([*(f"{text.rstrip('.')}." for text in hosts), "The waves:", *steps[len(first) :], *page])
     changes = [
         f"{host}: {', '.join(' '.join(str(line).split()) for line in lines)}."
         for host, lines in (due.get("changes") or {}).items()
