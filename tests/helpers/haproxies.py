@@ -8,6 +8,7 @@ import hashlib
 import http.client
 import json
 import os
+import re
 import select
 import signal
 import socket
@@ -36,8 +37,8 @@ USAGE = {"prompt_tokens": 7, "completion_tokens": 9}
 class Vllm(ThreadingHTTPServer):
     """A server that answers or streams, optionally slowly, and records its requests.
 
-    seconds: duration of an answer. fails: every request except /health gets 500. text: text of its answers. left:
-    times at which clients closed their connections before they had an answer.
+    seconds: duration of an answer. fails: every request except /health and /tokenize gets 500. text: text of its
+    answers. left: times at which clients closed their connections before they had an answer.
     """
 
     daemon_threads = True
@@ -80,9 +81,11 @@ class Handler(BaseHTTPRequestHandler):
             self.end_headers()
             self.wfile.write(self.rfile.readline().upper())
             self.close_connection = True
-        else:
+        elif self.path.startswith("/v1/responses/"):
             self.record(b"")
             self.answer({"id": self.path})
+        else:
+            self.answer({"detail": "Not Found"}, 404)  # as vLLM's server answers unknown paths
 
     def do_POST(self) -> None:
         """Respond in one piece or as events."""
@@ -101,14 +104,15 @@ class Handler(BaseHTTPRequestHandler):
         self.record(body)
         try:
             asked = json.loads(body) if body.startswith(b"{") else {}
-            if server.fails:
+            if server.fails and self.path != "/tokenize":
                 self.answer({}, 500)
             elif asked.get("status"):
                 self.answer({}, asked["status"])
             elif asked.get("stream"):
                 self.stream(asked)
             elif self.wait():
-                self.answer({"id": f"resp_{time.monotonic_ns()}_{server.server_port}", "usage": USAGE})
+                name = asked.get("request_id") or f"resp_{time.monotonic_ns()}_{server.server_port}"
+                self.answer({"id": name, "usage": USAGE})
         except OSError:
             self.close_connection = True
         finally:
@@ -321,3 +325,37 @@ class Front:
         """Return a page for Prometheus."""
         with urllib.request.urlopen(f"http://127.0.0.1:{self.gateway.metrics_port}{path}") as answer:
             return str(answer.read().decode())
+
+    def memory(self) -> float:
+        """Return the buffers in use, in MiB."""
+        pools = self.runtime.ask("show pools")
+        size, used = re.search(r"Pool buffer \((\d+) bytes\).* (\d+) used", pools).groups()  # type: ignore[union-attr]
+        return int(size) * int(used) / 1048576
+
+
+class Http2:
+    """A client of HTTP/2 without TLS that sends any frames (RFC 9113), with headers that need no table (RFC 7541)."""
+
+    DATA, HEADERS, SETTINGS, WINDOW = 0, 1, 4, 8
+    END_STREAM, END_HEADERS = 1, 4
+
+    def __init__(self, port: int) -> None:
+        """Connect."""
+        self.socket = socket.create_connection(("127.0.0.1", port), 60)
+        self.socket.sendall(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n")
+        self.frame(self.SETTINGS, 0, 0, b"")
+
+    def frame(self, kind: int, flags: int, stream: int, payload: bytes) -> None:
+        """Send a frame."""
+        head = len(payload).to_bytes(3, "big") + bytes([kind, flags]) + stream.to_bytes(4, "big")
+        self.socket.sendall(head + payload)
+
+    def begin(self, stream: int, path: str, key: str, length: int) -> None:
+        """Send the headers of a request with a body."""
+        named = {":method": "POST", ":scheme": "http", ":path": path, ":authority": "x"}
+        named |= {"authorization": f"Bearer {key}", "content-length": str(length)}
+        fields = [text.encode() for pair in named.items() for text in pair]
+        block = b"".join(
+            (b"\0" if place % 2 == 0 else b"") + bytes([len(text)]) + text for place, text in enumerate(fields)
+        )
+        self.frame(self.HEADERS, self.END_HEADERS, stream, block)

@@ -14,7 +14,9 @@ def _error(message: str, kind: str, code: str) -> str:
 
 
 ANSWERS = {
-    "400.json": _error("The request is not valid HTTP.", "invalid_request_error", "bad_request"),
+    "400.json": _error(
+        "The request is not valid HTTP, or its body did not arrive in time.", "invalid_request_error", "bad_request"
+    ),
     "400-model.json": _error(
         "The gateway found no model name in the request. Put `model` before the messages and pictures in the body, or "
         "use /models/NAME/v1/... instead of /v1/...",
@@ -26,6 +28,12 @@ ANSWERS = {
         "pictures, also with /models/NAME/v1/...",
         "invalid_request_error",
         "model_missing",
+    ),
+    "400-response.json": _error(
+        "The body of /v1/responses must be plain JSON that the gateway can read completely, without request_id: "
+        "other clients have stored responses on this server.",
+        "invalid_request_error",
+        "response_ambiguous",
     ),
     "400-strict.json": _error(
         "This key may use only some names of this server. The body must be plain JSON that the gateway can read "
@@ -52,6 +60,7 @@ ANSWERS = {
     ),
     "431.json": _error("The request's headers are too large.", "invalid_request_error", "headers_too_large"),
     "429-rate.json": _error("This key has used its requests for this minute.", "requests", "rate_limit_exceeded"),
+    "429-key.json": _error("Too many requests of this key are running or waiting.", "requests", "overloaded"),
     "429-queue.json": _error(
         f"Too many requests of this key for `{MODEL}` are running or waiting.", "requests", "overloaded"
     ),

@@ -79,6 +79,7 @@ def gateway_files(gateway: Gateway) -> dict[str, File]:
         "known.map": _lines(f"{_name(one)} {', '.join(gateway.of_client(one)) or 'none'}" for one in clients),
         **ANSWERS,
         "failed.map": "",
+        "ejected.map": "",
         **{one.name: one.read_text(encoding="utf-8") for one in programs},
         **({"usage.map": ""} if gateway.usage else {}),
         **(_address(gateway) if gateway.virtual_address else {}),

@@ -2,10 +2,13 @@
 local TEXT = 16384 -- bytes of a request's texts that distinguish conversations
 local PREFIX = 512 -- bytes of a prompt that make it the same as another one
 local HEADERS, PARTS = 1024, 64 -- bytes of the headers of a form's part, and parts of a form, that are searched
-local FAILURES = 10 -- failed answers in a row after which a server leaves the pool until its next good check
--- What threads share: by server the first client that failed, its failures since the last good answer, and all others'.
-local failed = (debug.getinfo(1, "S").source:match("^@?(.*/)") or "./") .. "failed.map"
-local failures = Map.new(failed, Map._str)
+local FAILURES = 10 -- failed answers in a row after which a server is ejected
+local FIRST_S, LAST_S = 10, 300 -- shortest and longest ejection; each is twice as long as the one before
+local FORGET_S = 600 -- time without an ejection after which the next one is the shortest again
+-- What threads share: by server its failures, and by client its last good answer; by server the end of its ejection.
+local folder = debug.getinfo(1, "S").source:match("^@?(.*/)") or "./"
+local failed, ejected = folder .. "failed.map", folder .. "ejected.map"
+local failures, ejections = Map.new(failed, Map._str), Map.new(ejected, Map._str)
 
 local QUOTE, OPEN, CLOSE, LIST = ('"{}['):byte(1, 4)
 
@@ -118,6 +121,22 @@ core.register_converters("previous_response", function(body)
   return id
 end)
 
+-- Whether an answer to a body is stored: "no", "yes", or nothing where a server could read the body in another way, or where
+-- the body chooses the id of the answer, which may be that of another client's.
+core.register_converters("stores", function(body)
+  if body:find('%z') then return "" end
+  local each, stop = keys(body)
+  local stores
+  for key, value in each do
+    if key:find('\\', 1, true) or key == "request_id" then return "" end
+    if key == "store" then
+      if stores then return "" end
+      stores = body:match('^true%f[^%a]', value) and "yes" or "no"
+    end
+  end
+  return stop and not body:find('[^%s]', stop + 1) and (stores or "yes") or ""
+end)
+
 -- The name of a form's field by the headers of its part.
 local function field(headers)
   for line in headers:gmatch("[^\r\n]+") do
@@ -186,26 +205,98 @@ local function others_up(servers, name)
   return false
 end
 
--- Count an answer, "backend server status client"; `least`: failures that must be of other clients than most of them.
--- No session is cut: the server gets no new requests until its next good check, and few at first. The last one stays.
+local function now()
+  local time = core.now()
+  return time.sec + time.usec / 1000000
+end
+
+-- Count an answer, "backend server status client begun". `least`: failures of other clients than the first one that an
+-- ejection needs, unless that client had a good answer of another server meanwhile. An ejected server gets no new requests,
+-- then one at a time until one succeeds; the first that fails ejects it again, for twice as long. No session is cut, and
+-- the last server that gets requests is never ejected.
 core.register_converters("judge", function(answer, least)
-  local backend, name, status, client = answer:match("^(%S+) (%S+) (%d+) (%S+)$")
+  local backend, name, status, client, begun = answer:match("^(%S+) (%S+) (%d+) (%S+) (%d+)$")
   status = tonumber(status)
-  if not status or status == 501 or status == 505 or status >= 400 and status < 500 then return "" end
-  local key = backend .. "/" .. name
-  local said = failures:lookup(key)
+  if not status or status < 200 or status == 501 or status == 505 or status >= 400 and status < 500 then return "" end
+  local key, time, fields = backend .. "/" .. name, now(), {}
+  -- The client that failed first; its failures since the last good answer and those of others; when they began; length of
+  -- the last ejection and its end; and the requests that the server takes.
+  for field in (failures:lookup(key) or client .. " 0 0 0 0 0 0"):gmatch("%S+") do fields[#fields + 1] = field end
+  local first, own, others, since = fields[1], tonumber(fields[2]), tonumber(fields[3]), tonumber(fields[4])
+  local length, ends, takes = tonumber(fields[5]), tonumber(fields[6]), tonumber(fields[7])
+  local function save()
+    core.set_map(failed, key, string.format("%s %d %d %.6f %d %d %d", first, own, others, since, length, ends, takes))
+  end
+  local servers, tried = core.backends[backend].servers, ejections:lookup(key)
   if status < 400 then
-    if said then core.del_map(failed, key) end
+    if failures:lookup(backend) then core.set_map(failed, backend .. " " .. client, string.format("%.6f", time)) end
+    -- What was begun before does not show the server as it is now.
+    if tonumber(begun) < ends then return "" end
+    if tried then
+      core.del_map(ejected, key)
+      servers[name]:set_maxconn(takes)
+    end
+    if own + others > 0 then
+      own, others = 0, 0
+      save()
+    end
     return ""
   end
-  local first, own, others = (said or client .. " 0 0"):match("^(%S+) (%d+) (%d+)$")
-  own, others = tonumber(own) + (client == first and 1 or 0), tonumber(others) + (client == first and 0 or 1)
-  core.set_map(failed, key, string.format("%s %d %d", first, own, others))
-  local servers = core.backends[backend].servers
-  if own + others >= FAILURES and math.min(own, others) >= tonumber(least) and others_up(servers, name) then
-    servers[name]:check_force_nolb()
-    core.del_map(failed, key)
-    return "out"
+  if time < ends then return "" end
+  if own + others == 0 then
+    first, since = client, time
+    core.set_map(failed, backend, "failing")
   end
-  return ""
+  own, others = own + (client == first and 1 or 0), others + (client == first and 0 or 1)
+  local enough = tried and 1 or FAILURES
+  local good = tonumber(failures:lookup(backend .. " " .. first) or 0)
+  local blamed = math.min(own, others) >= math.min(tonumber(least), enough) or good > since
+  local out = own + others >= enough and blamed and others_up(servers, name)
+  if out then
+    if not tried then takes = tonumber(servers[name]:get_stats().slim) end
+    length = (length == 0 or time > ends + FORGET_S) and FIRST_S or math.min(2 * length, LAST_S)
+    own, others, ends = 0, 0, math.floor(time) + length
+    core.set_map(ejected, key, tostring(ends))
+    servers[name]:check_force_nolb()
+    servers[name]:set_maxconn(1)
+  end
+  save()
+  return out and "out" or ""
 end)
+
+-- A body that is larger than the buffer arrives while its request has a place at a server. HAProxy itself has no limit for
+-- a client that is silent meanwhile. The filter records when a piece arrives, and the action waits for the next one.
+local RATE = 16384 -- bytes a second that a body needs on average
+local Upload = {id = "upload", flags = filter.FLT_CFG_FL_HTX}
+Upload.__index = Upload
+
+function Upload:new() return setmetatable({}, Upload) end
+
+function Upload:http_headers(txn, message)
+  if not message:is_resp() and txn:get_var("txn.large") then filter.register_data_filter(self, message.channel) end
+end
+
+function Upload:http_payload(txn, message)
+  txn:set_var("txn.piece", math.floor(now() * 1000))
+end
+
+function Upload:http_end(txn, message)
+  if not message:is_resp() then txn:set_var("txn.arrived", true) end
+end
+
+core.register_filter("upload", Upload, function(class) return class end)
+
+-- Wait until a body has arrived or its server answers; end the request of a client that is silent or too slow.
+core.register_action("upload", {"tcp-res"}, function(txn, silent_s)
+  local begin, silent = now(), tonumber(silent_s)
+  local last = begin + silent + (txn:get_var("txn.size") or 0) / RATE
+  while not txn:get_var("txn.arrived") and txn.res:input() == 0 do
+    local time = now()
+    local piece = math.max(begin, (txn:get_var("txn.piece") or 0) / 1000)
+    if time > last or time - piece > silent then
+      txn:set_var("txn.silent", true)
+      return act.DENY
+    end
+    core.msleep(100)
+  end
+end, 1)

@@ -169,6 +169,11 @@ class Gateway:
         return self.connections_per_address or max(1, self.connections // 4)
 
     @property
+    def most_per_key(self) -> int:
+        """Return the maximum of concurrent requests of one key for all models."""
+        return min(self.connections, sum(one.places + self.waiting for one in self.backends) or self.waiting + 1)
+
+    @property
     def header_bytes(self) -> int:
         """Return the maximum size of all headers of a request, in bytes."""
         return min(32, self.buffer_kib // 4) * 1024
