@@ -38,7 +38,8 @@ class Vllm(ThreadingHTTPServer):
     """A server that answers or streams, optionally slowly, and records its requests.
 
     seconds: duration of an answer. fails: every request except /health and /tokenize gets 500. text: text of its
-    answers. left: times at which clients closed their connections before they had an answer.
+    answers. left: times at which clients closed their connections before they had an answer. counts: streams have the
+    usage in each event, as with enable_force_include_usage. generated: tokens of each stream that a client left.
     """
 
     daemon_threads = True
@@ -49,7 +50,8 @@ class Vllm(ThreadingHTTPServer):
         self.asked: list[dict[str, Any]] = []
         self.left: list[float] = []
         self.seconds, self.working, self.most, self.fails = 0.0, 0, 0, False
-        self.text = b""
+        self.text, self.counts = b"", False
+        self.generated: list[int] = []
         self.lock = threading.Lock()
         threading.Thread(target=self.serve_forever, args=(0.05,), daemon=True).start()
 
@@ -165,9 +167,17 @@ class Handler(BaseHTTPRequestHandler):
         self.end_headers()
         first = {"response": {"id": f"resp_{time.monotonic_ns()}_{self.server.server_port}", "text": "x" * 80}}
         usage = [{"usage": USAGE}] if asked.get("stream_options") else []
-        for event in [*([first] if "responses" in self.path else []), *range(EVENTS), *usage, "[DONE]"]:
+        counted = [{"x": number, "usage": {**USAGE, "completion_tokens": number + 1}} for number in range(EVENTS)]
+        events: list[Any] = counted if self.server.counts else list(range(EVENTS))
+        sent = 0
+        for event in [*([first] if "responses" in self.path else []), *events, *usage, "[DONE]"]:
             text = f"data: {event if isinstance(event, str) else json.dumps(event)}\n\n".encode()
-            self.wfile.write(b"%x\r\n%s\r\n" % (len(text), text))
+            try:
+                self.wfile.write(b"%x\r\n%s\r\n" % (len(text), text))
+            except OSError:
+                self.server.generated.append(sent)
+                raise
+            sent += 1
             time.sleep(max(0.02, self.server.seconds / EVENTS))
         self.finish_one()
         self.wfile.write(b"0\r\n\r\n")

@@ -320,6 +320,64 @@ def test_an_origin_is_one(front: Front, origin: str) -> None:
     assert "access-control-allow-origin" not in front.ask(CHAT, {"model": "small"}, origin=origin)[2]
 
 
+def totals(front: Front, kind: str, model: str = "small") -> int:
+    """Return a counter of the page of usage for alice and a model."""
+    found = re.search(rf'gaudi_gateway_{kind}_total{{client="alice",model="{model}"}} (\d+)', front.metrics("/usage"))
+    return int(found[1]) if found else 0
+
+
+KINDS = ("requests", "requests_without_usage", "input_tokens", "output_tokens")
+
+
+def test_streams_that_clients_leave_are_counted(front: Front, vllms: list[Vllm]) -> None:
+    before, one, leave = {kind: totals(front, kind) for kind in KINDS}, vllms[2], 12
+    body = json.dumps({"model": "small", "stream": True}).encode()
+    head = f"POST {CHAT} HTTP/1.1\nHost: x\nAuthorization: Bearer {KEYS['alice']}\nContent-Length: {len(body)}\n\n"
+    one.seconds, one.counts = 0.8, True
+    one.generated.clear()
+    try:
+        for place in range(0, leave, 4):
+            streams = [front.send(head, body) for _ in range(4)]
+            for number, connection in enumerate(streams, place):
+                text = b""
+                while text.count(b"usage") < 1 + number % 5:
+                    text += connection.recv(4096)
+                connection.close()
+            front.wait(lambda: one.working == 0)
+        for stream in (True, False):
+            assert front.ask(CHAT, {"model": "small", "stream": stream})[0] == 200
+        # Without streaming, nobody knows what a client that leaves has cost.
+        with front.send(head, body.replace(b"true", b"null")):
+            front.wait(lambda: one.working == 1)
+        front.wait(lambda: totals(front, "requests") - before["requests"] == leave + 3)
+    finally:
+        one.seconds, one.counts = 0, False
+    grown = {kind: totals(front, kind) - before[kind] for kind in KINDS}
+    assert (grown["input_tokens"], grown["requests_without_usage"]) == ((leave + 2) * USAGE["prompt_tokens"], 1)
+    generated = sum(one.generated) + 10 + USAGE["completion_tokens"]
+    # The event that is on its way when a client leaves is missing, and one more that the kernel takes from the server.
+    assert len(one.generated) == leave and generated - 2 * leave <= grown["output_tokens"] <= generated, (
+        grown,
+        generated,
+    )
+
+
+@pytest.mark.parametrize("streamed", [True, False])
+def test_cached_tokens_of_messages_are_input(front: Front, vllms: list[Vllm], streamed: bool) -> None:
+    before = {kind: totals(front, kind) for kind in KINDS}
+    prompt = {"input_tokens": 5, "cache_read_input_tokens": 20, "cache_creation_input_tokens": 3}
+    start = {"type": "message_start", "message": {"usage": {**prompt, "output_tokens": 0}}}
+    delta = {"type": "message_delta", "usage": {"output_tokens": 4}}
+    events = f"data: {json.dumps(start)}\n\ndata: {json.dumps(delta)}\n\n"
+    vllms[2].text = (events if streamed else json.dumps({"usage": {**prompt, "output_tokens": 4}})).encode()
+    try:
+        assert front.ask("/v1/messages", {"model": "small"})[0] == 200
+    finally:
+        vllms[2].text = b""
+    front.wait(lambda: totals(front, "requests") > before["requests"])
+    assert [totals(front, kind) - before[kind] for kind in KINDS] == [1, 0, 28, 4]
+
+
 def test_tokens_are_counted_wherever_an_answer_has_them(front: Front, vllms: list[Vllm]) -> None:
     text = json.dumps({"x": 'say "usage": {"prompt_tokens": 1}', "usage": USAGE, "prompt_logprobs": ["y" * 99] * 9999})
     try:
@@ -334,7 +392,7 @@ def test_tokens_are_counted_wherever_an_answer_has_them(front: Front, vllms: lis
 
 
 def test_the_server_learns_who_asks_and_the_log_what_it_cost(front: Front, asked: list[list[Any]]) -> None:
-    before = front.metrics("/usage")
+    before = {kind: totals(front, kind) for kind in KINDS}
     status, _, headers = front.ask(CHAT, {"model": "small"}, x_request_id="trace-77c1", x_forwarded_for="9.9.9.9")
     assert (status, headers["x-request-id"]) == (200, "trace-77c1")
     assert asked[2][0]["headers"]["x-request-id"] == "trace-77c1"
@@ -346,17 +404,8 @@ def test_the_server_learns_who_asks_and_the_log_what_it_cost(front: Front, asked
     line = next(line for line in front.log.read_text().splitlines() if "request=trace-77c1" in line)
     assert re.search(r"client=alice model=small address=127.0.0.1 .* status=200 server=small/h0.small", line)
     assert f"input_tokens={USAGE['prompt_tokens']} output_tokens={USAGE['completion_tokens']}" in line
-    labels = r'{client="alice",model="small"} (\d+)'
-
-    def counted(text: str, kind: str) -> int:
-        found = re.search(f"gaudi_gateway_{kind}_total{labels}", text)
-        return int(found[1]) if found else 0
-
-    after = front.metrics("/usage")
-    grown = [
-        counted(after, kind) - counted(before, kind) for kind in ("requests", "requests_without_usage", "input_tokens")
-    ]
+    grown = [totals(front, kind) - before[kind] for kind in KINDS[:3]]
     assert grown == [4, 1, 3 * USAGE["prompt_tokens"]]
     assert front.ask("/health", key=None)[0] == 200
     for secret in (*KEYS.values(), "server-key", "path=/health"):
-        assert secret not in front.log.read_text() + after
+        assert secret not in front.log.read_text() + front.metrics("/usage")

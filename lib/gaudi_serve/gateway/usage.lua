@@ -5,8 +5,8 @@ local folder = debug.getinfo(1, "S").source:match("^@?(.*/)") or "./"
 local file, lines = folder .. "usage.map", {}
 local shared = Map.new(file, Map._str)
 local KINDS = {
-  {"requests", "Requests that a server answered."},
-  {"requests_without_usage", "Answered requests without token counts from the server."},
+  {"requests", "Requests that a server began."},
+  {"requests_without_usage", "Begun requests without token counts from the server."},
   {"input_tokens", "Tokens of prompts."},
   {"output_tokens", "Generated tokens."},
 }
@@ -32,33 +32,56 @@ end
 local Usage = {id = "usage", flags = filter.FLT_CFG_FL_HTX}
 Usage.__index = Usage
 
-function Usage:new() return setmetatable({rest = "", usage = ""}, Usage) end
+function Usage:new() return setmetatable({rest = "", first = "", usage = ""}, Usage) end
 
 function Usage:start_analyze(txn, channel)
   if channel:is_resp() then filter.register_data_filter(self, channel) end
 end
 
--- Keep the last usage: in streams each may be newer than the one before. In a text its quotes are escaped.
+-- Keep the first usage, which has the prompt of a stream of /v1/messages, and the last: in streams each may be newer than
+-- the one before. In a text its quotes are escaped.
 function Usage:http_payload(_, message)
   local data = message:body()
   if not data then return end
-  local text, position, last = self.rest .. data, 1, nil
+  local text, position, last, before = self.rest .. data, 1, nil, nil
   while position do
     local found, stop = text:find(KEY, position, true)
-    if found and text:find('^%s*:%s*{', stop + 1) then last = found end
+    if found and text:find('^%s*:%s*{', stop + 1) then
+      last, before = found, last
+      if self.first == "" then self.first = text:sub(found, found + LENGTH) end
+    end
     position = found and stop + 1
   end
+  -- What a client that leaves has cut off is not used.
+  if last and not text:sub(last, last + LENGTH):find('}', 1, true) then last = before end
   if last then self.usage = text:sub(last, last + LENGTH) end
   self.rest = text:sub(-LENGTH)
 end
 
-function Usage:http_end(txn, message)
-  if not message:is_resp() then return end
+-- Return the sum of the numbers with these names; nil without the first of them.
+local function number(usage, ...)
+  local sum
+  for place, name in ipairs({...}) do
+    local found = tonumber(usage:match('"' .. name .. '"%s*:%s*(%d+)'))
+    if place == 1 and not found then return nil end
+    sum = (sum or 0) + (found or 0)
+  end
+  return sum
+end
+
+local function prompt(usage)
+  return number(usage, "prompt_tokens") or number(usage, "input_tokens", "cache_read_input_tokens", "cache_creation_input_tokens")
+end
+
+-- Called for every request before its line in the log, also where its client has left. HAProxy does not call `http_end` then.
+function Usage:end_analyze(txn, channel)
+  if not channel:is_resp() then return end
   local client, model = txn:get_var("txn.client"), txn:get_var("txn.served")
-  if not client or not model then return end
+  -- A request that no server has begun is not counted.
+  if not client or not model or txn.sf:srv_name() == "" then return end
   local usage = self.usage
-  local input = tonumber(usage:match('"prompt_tokens"%s*:%s*(%d+)') or usage:match('"input_tokens"%s*:%s*(%d+)'))
-  local output = tonumber(usage:match('"completion_tokens"%s*:%s*(%d+)') or usage:match('"output_tokens"%s*:%s*(%d+)'))
+  local input = prompt(usage) or prompt(self.first)
+  local output = number(usage, "completion_tokens") or number(usage, "output_tokens")
   count(client, model, input, output)
   if input then
     txn:set_var("txn.input_tokens", input)
