@@ -169,15 +169,13 @@ class Handler(BaseHTTPRequestHandler):
         usage = [{"usage": USAGE}] if asked.get("stream_options") else []
         counted = [{"x": number, "usage": {**USAGE, "completion_tokens": number + 1}} for number in range(EVENTS)]
         events: list[Any] = counted if self.server.counts else list(range(EVENTS))
-        sent = 0
-        for event in [*([first] if "responses" in self.path else []), *events, *usage, "[DONE]"]:
+        for sent, event in enumerate([*([first] if "responses" in self.path else []), *events, *usage, "[DONE]"]):
             text = f"data: {event if isinstance(event, str) else json.dumps(event)}\n\n".encode()
             try:
                 self.wfile.write(b"%x\r\n%s\r\n" % (len(text), text))
             except OSError:
                 self.server.generated.append(sent)
                 raise
-            sent += 1
             time.sleep(max(0.02, self.server.seconds / EVENTS))
         self.finish_one()
         self.wfile.write(b"0\r\n\r\n")

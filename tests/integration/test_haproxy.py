@@ -142,6 +142,29 @@ def test_reloads_and_drains_are_not_noticed_under_load(front: Front, vllms: list
     assert vllms[0].most <= TAKES, "no more at a time than the plan allows"
 
 
+def test_a_revoked_key_does_not_work_in_an_old_worker(front: Front, vllms: list[Vllm], tmp_path: Path) -> None:
+    for one in vllms:
+        one.seconds = 2
+    body = json.dumps({"model": "small", "stream": True}).encode()
+    head = f"POST {CHAT} HTTP/1.1\nHost: a\nAuthorization: Bearer KEY\nContent-Length: {len(body)}\n\n"
+    streams = {name: front.send(head.replace("KEY", key), body) for name, key in KEYS.items()}
+    front.wait(lambda: vllms[2].working == 2)
+    front.write(dataclasses.replace(front.gateway, clients=(client("alice"),)))
+    front.reload()
+    haproxy.withdraw_rights(Runtime(tmp_path / "master.sock"), tmp_path / "files")
+    statuses = {}
+    for name, connection in streams.items():
+        text = b""
+        while not text.endswith(b"0\r\n\r\n"):
+            text += connection.recv(65536)
+        # The stream has ended as usual. The same worker answers the next request on this connection.
+        assert b"[DONE]" in text
+        connection.sendall(head.replace("KEY", KEYS[name]).replace("\n", "\r\n").encode() + body)
+        statuses[name] = connection.recv(65536)[9:12]
+        connection.close()
+    assert statuses == {"alice": b"200", "bob": b"401"}
+
+
 def test_what_is_drained_for_a_reboot_is_given_back_and_asked_when_it_answers(
     front: Front, vllms: list[Vllm], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -45,6 +45,8 @@ PLACE = f"{Gateway.folder}/@FOLDER@"
 RELOAD_S, AGAIN_S = 30.0, 3.0
 # Time for the gateway to respond after its host has booted.
 START_S = 60.0
+# Maps of keys and passwords, and of what they may use.
+RIGHTS = ("clients.map", "users.map", "allowed.map")
 SHOWN = 1500  # characters of HAProxy's output in a message
 
 
@@ -176,6 +178,8 @@ def install(files: Mapping[str, str], secrets: Mapping[str, str], folder: Path =
                 _point(folder, before)
             raise
         changed = True
+    if active:
+        withdraw_rights(Runtime(Path(Gateway.run) / "master.sock"), folder / name)
     for path in folder.iterdir():
         if path.is_dir() and not path.is_symlink() and path.name != name:
             shutil.rmtree(path)
@@ -235,6 +239,33 @@ def reload(name: str) -> None:
             run(["systemctl", "kill", "--signal=SIGUSR2", "--kill-who=main", UNIT])
             again = now + AGAIN_S
         time.sleep(0.1)
+
+
+def withdraw_rights(master: Runtime, folder: Path) -> None:
+    """Remove revoked keys and rights from older workers, which serve open connections with the maps that they read.
+
+    Args:
+        master: the master's socket.
+        folder: the folder of the current configuration.
+
+    Raises:
+        InputError: if the master's socket does not respond in time.
+    """
+    lines = {name: (read_text(folder / name) or "").splitlines() for name in RIGHTS}
+    current = {name: dict(line.split(" ", 1) for line in found) for name, found in lines.items()}
+    end = time.monotonic() + RELOAD_S
+    while True:
+        try:
+            # The master answers a little later than the new worker.
+            for worker in master.old_workers():
+                master.withdraw(worker, current)
+            return
+        except OSError as problem:
+            if time.monotonic() > end:
+                raise InputError(
+                    f"revoked keys may work in old workers until their connections end: {problem}"
+                ) from None
+            time.sleep(0.2)
 
 
 def save() -> None:

@@ -106,6 +106,29 @@ class Runtime:
         rows = (line.split() for line in text.partition("# programs")[0].splitlines())
         return [row[0] for row in rows if len(row) > 1 and row[0].isdigit() and row[1] == "worker"]
 
+    def withdraw(self, worker: str, current: Mapping[str, Mapping[str, str]]) -> list[str]:
+        """Remove the entries of an older worker's maps that are no longer valid, if this is the master's socket.
+
+        Args:
+            worker: process ID of the older worker.
+            current: by the file name of a map, its valid entries. Other maps stay.
+
+        Returns:
+            The keys of the removed entries.
+        """
+        removed = []
+        for line in self.ask(f"@!{worker} show map").splitlines():
+            number, _, rest = line.partition(" ")
+            valid = current.get(Path(rest.strip("()").partition(")")[0]).name)
+            if not number.isdigit() or valid is None:
+                continue
+            entries = (entry.split(" ", 2) for entry in self.ask(f"@!{worker} show map #{number}").splitlines())
+            for entry in entries:
+                if len(entry) == 3 and valid.get(entry[1]) != entry[2]:
+                    self.ask(f"@!{worker} del map #{number} {entry[1]}")
+                    removed.append(entry[1])
+        return removed
+
     def set_state(self, backend: str, server: str, state: str) -> None:
         """Set a server to ``ready``, ``drain`` (no new requests) or ``maint`` (no requests).
 
