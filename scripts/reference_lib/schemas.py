@@ -46,8 +46,8 @@ KINDS: dict[str, Any] = {
 
 def of_kind(kind: str, choices: tuple[str, ...]) -> dict[str, Any]:
     """Return the schema of a type such as ``list of int``."""
-    if kind == "mapping of str":
-        return {"type": "object", "additionalProperties": of_kind("str", choices)}
+    if kind.startswith("mapping of "):
+        return {"type": "object", "additionalProperties": of_kind(kind.removeprefix("mapping of "), choices)}
     if " or " in kind:
         return {"anyOf": [of_kind(one, choices) for one in kind.split(" or ")]}
     if kind.startswith("list"):

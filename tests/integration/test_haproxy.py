@@ -298,7 +298,9 @@ def test_what_no_server_takes_waits_and_then_is_refused(tmp_path: Path, vllms: l
         assert (status, json.loads(text)["error"]["code"], headers["retry-after"]) == (503, "service_unavailable", "5")
 
 
-def test_who_holds_the_shared_address_asks_whether_the_gateway_answers(front: Front, tmp_path: Path) -> None:
+def test_who_holds_the_shared_address_asks_whether_the_gateway_answers(
+    front: Front, tmp_path: Path, vllms: list[Vllm]
+) -> None:
     program = tmp_path / "health.py"
     program.write_text(HEALTH)
     url = f"http://127.0.0.1:{front.gateway.port}/health"
@@ -306,6 +308,14 @@ def test_who_holds_the_shared_address_asks_whether_the_gateway_answers(front: Fr
     assert subprocess.run([*argv, url], env={"http_proxy": "http://127.0.0.1:1"}, check=False).returncode == 0
     closed = f"http://127.0.0.1:{front.gateway.metrics_port}/none"
     assert subprocess.run([*argv, closed], capture_output=True, check=False).returncode != 0
+    # A gateway that reaches no server leaves the address to one that does.
+    for one, left in zip(vllms, (2, 1, 0), strict=True):
+        assert front.ask("/health", key=None)[:2] == (200, "ok")
+        one.shutdown()
+        one.server_close()
+        front.wait(lambda left=left: sum(one.up for one in front.runtime.servers()) == left)  # type: ignore[misc]
+    assert front.ask("/health", key=None)[:2] == (503, "no server is up")
+    assert subprocess.run([*argv, url], capture_output=True, check=False).returncode != 0
     made = gateway_files(dataclasses.replace(front.gateway, virtual_address="10.0.0.100/24", virtual_interface="eth0"))
     text = made[f"{front.gateway.folder}/keepalived.conf"].text
     # By the link: another configuration of HAProxy is none of keepalived's.

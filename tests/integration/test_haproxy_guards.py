@@ -123,6 +123,43 @@ def test_an_answer_may_take_longer_than_a_client_may_be_silent(tmp_path: Path, v
         assert took(gateway, "bob") > 3
 
 
+def test_a_server_that_never_answers_fails_the_request_in_time(tmp_path: Path, vllms: list[Vllm]) -> None:
+    vllms[0].seconds = 4
+    backends = (dataclasses.replace(backend("small", vllms[:1]), first_byte_s=1),)
+    found: dict[str, tuple[int, float]] = {}
+    short = {**MODEL, "max_tokens": 1}
+    asks: dict[str, tuple[str, Any]] = {
+        "no generation": ("/v1/embeddings", {**MODEL, "input": "x"}),
+        "short answer": (CHAT, short),
+        "answer of any length": (CHAT, MODEL),
+        "long prompt": (CHAT, {**short, "messages": "x" * 6000}),
+    }
+
+    def ask(name: str) -> None:
+        begin = time.monotonic()
+        found[name] = (gateway.ask(*asks[name])[0], time.monotonic() - begin)
+
+    with Front(tmp_path, backends, clients=CLIENTS) as gateway:
+        threads = [threading.Thread(target=ask, args=(name,)) for name in asks]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(20)
+        # A stream has its headers at once, and then nothing for too long.
+        vllms[0].seconds = 20
+        assert "[DONE]" not in gateway.send(*stream(MODEL)).makefile("rb").read().decode()
+    statuses = {name: status for name, (status, _) in found.items()}
+    answered = {"answer of any length": 200, "long prompt": 200}
+    assert statuses == {"no generation": 504, "short answer": 504, **answered}
+    assert 0.9 < found["no generation"][1] < 1.9 and 1.9 < found["short answer"][1] < 3, found
+
+
+def stream(body: dict[str, Any]) -> tuple[str, bytes]:
+    """Return the head and the body of a request for a stream."""
+    sent = json.dumps({**body, "stream": True}).encode()
+    return f"POST {CHAT} HTTP/1.1\n{ALICE}Content-Length: {len(sent)}\n\n", sent
+
+
 def test_a_request_that_its_client_has_left_is_gone_from_the_server(tmp_path: Path, vllms: list[Vllm]) -> None:
     vllms[0].seconds = 30
     with front(tmp_path, vllms[:1]) as gateway:

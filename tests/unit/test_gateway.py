@@ -137,6 +137,10 @@ def test_answers_are_errors_as_openai_writes_them(name: str) -> None:
         ),
         ({"cors_origins": ["*"]}, "fleet_gateway.cors_origins: '*' is not an origin such as https://"),
         ({"balance": "prefix"}, "fleet_gateway.balance: 'prefix' is not a mapping of models to least, session, prefix"),
+        (
+            {"first_byte_s": {"small": 5}},
+            "fleet_gateway.first_byte_s: 'small': 5 is not an integer from 10 to 3600",
+        ),
         ({"balance": {"small": "most"}}, "fleet_gateway.balance: 'small': 'most' is none of least, session, prefix"),
         (
             {"balance": {"smal": "least"}},

@@ -264,6 +264,24 @@ core.register_converters("judge", function(answer, least)
   return out and "out" or ""
 end)
 
+-- Set how long a server may be silent, in milliseconds: some seconds; one more for each KiB of the body, which is a prompt; and
+-- where the answer comes in one piece, one more for each token that it may have, by default an hour.
+local LONGEST_S = 3600
+local LIMITS = {max_tokens = true, max_completion_tokens = true, max_output_tokens = true}
+core.register_action("patience", {"http-req"}, function(txn, seconds)
+  local total = tonumber(seconds) + (txn:get_var("txn.size") or 0) / 1024
+  local path = txn.sf:path()
+  if path:find("completions$") or path == "/v1/responses" or path == "/v1/messages" then
+    local body, tokens, streamed = txn.sf:req_body(), LONGEST_S, false
+    for key, value in keys(body) do
+      if key == "stream" then streamed = body:find('^true', value) ~= nil end
+      if LIMITS[key] then tokens = tonumber(body:match('^%d+', value)) or tokens end
+    end
+    if not streamed then total = total + tokens end
+  end
+  txn:set_var("txn.patience", math.floor(1000 * math.min(total, LONGEST_S)))
+end, 1)
+
 -- A body that is larger than the buffer arrives while its request has a place at a server. HAProxy itself has no limit for
 -- a client that is silent meanwhile. The filter records when a piece arrives, and the action waits for the next one.
 local RATE = 16384 -- bytes a second that a body needs on average

@@ -30,6 +30,7 @@ NUMBERS = {
     "virtual_router_id": (1, 255),
 }
 BALANCES = ("least", "session", "prefix")
+FIRST_BYTE_S = (10, 3600)
 PATH = re.compile(r"(?:/(?!\.{1,2}(?:/|$))[\w.~-]+)+", re.ASCII)
 # Paths that the gateway itself serves, and prefixes of such paths.
 OWN_PATHS, OWN_FOLDERS = ("/health", "/models", "/v1/models"), ("/models/", "/v1/models/")
@@ -68,10 +69,18 @@ def read_gateway(
         if not RULES[key].good(value):
             raise refusal("", f"fleet_gateway.{key}", value, RULES[key].allowed)
     clients = read_clients(names.get("clients"), fleet)
+    of_model = {key: _by_model(key, names.get(key), *by, backends, fleet) for key, by in BY_MODEL.items()}
     gateway = Gateway(
         **{key: _read(key, value) for key, value in given.items() if key not in ALLOWING},
         clients=clients,
-        backends=_balanced(names.get("balance"), backends, fleet),
+        backends=tuple(
+            replace(
+                one,
+                balance=str(of_model["balance"].get(one.model, one.balance)),
+                first_byte_s=int(of_model["first_byte_s"].get(one.model, one.first_byte_s)),
+            )
+            for one in backends
+        ),
         paths=_paths(names.get("paths")),
         cors_origins=_texts("cors_origins", names.get("cors_origins"), ORIGIN, NO_ORIGIN),
         chat=read_chat(names.get("chat"), fleet),
@@ -138,22 +147,29 @@ def _paths(given: Any) -> tuple[str, ...]:
     return paths
 
 
-def _balanced(given: Any, backends: tuple[Backend, ...], fleet: ClientNames | None) -> tuple[Backend, ...]:
+def _by_model(
+    key: str, given: Any, kind: str, rule: Rule, backends: tuple[Backend, ...], fleet: ClientNames | None
+) -> dict[str, Any]:
+    """Return a mapping of base models to values; ``kind`` describes the values.
+
+    Raises:
+        InputError: for another value, and for a name that is no base model of the fleet.
+    """
     if given is None:
-        return backends
+        return {}
     if not isinstance(given, Mapping):
-        raise refusal("", "fleet_gateway.balance", given, f"is not a mapping of models to {', '.join(BALANCES)}")
+        raise refusal("", f"fleet_gateway.{key}", given, f"is not a mapping of models to {kind}")
     models, adapters = (fleet.models, fleet.adapters) if fleet else (frozenset[str](), frozenset[str]())
     bases = {*models, *(one.model for one in backends)}
     others = {*adapters, *(name for one in backends for name in (*one.adapters, *one.partly))} - bases
-    for model, kind in given.items():
-        if kind not in BALANCES:
-            raise refusal("", f"fleet_gateway.balance: {shown(model)}", kind, f"is none of {', '.join(BALANCES)}")
+    for model, value in given.items():
+        if not rule.good(value):
+            raise refusal("", f"fleet_gateway.{key}: {shown(model)}", value, rule.allowed)
         if model in others:
             allowed = "is an adapter; its requests go where those of its base model go; set it for that model"
-            raise refusal("", "fleet_gateway.balance", model, allowed)
-        known_model("fleet_gateway.balance", model, fleet, models)
-    return tuple(replace(one, balance=str(given.get(one.model, one.balance))) for one in backends)
+            raise refusal("", f"fleet_gateway.{key}", model, allowed)
+        known_model(f"fleet_gateway.{key}", model, fleet, models)
+    return dict(given)
 
 
 def _is_virtual(value: Any) -> bool:
@@ -184,7 +200,12 @@ RULES = {
     **{key: integer(*limits) for key, limits in NUMBERS.items()},
     **dict.fromkeys((*ALLOWING, "usage"), Rule(is_flag, "is not true or false")),
 }
-KEYS = (*RULES, "clients", "balance", "paths", "cors_origins", "chat")
+# Keys whose values are mappings of models.
+BY_MODEL = {
+    "balance": (", ".join(BALANCES), Rule(lambda kind: kind in BALANCES, f"is none of {', '.join(BALANCES)}")),
+    "first_byte_s": ("seconds", integer(*FIRST_BYTE_S)),
+}
+KEYS = (*RULES, *BY_MODEL, "clients", "paths", "cors_origins", "chat")
 
 
 def _refuse_exposed(gateway: Gateway, allowed_by: Mapping[str, Any]) -> None:

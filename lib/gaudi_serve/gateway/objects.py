@@ -34,6 +34,8 @@ class Backend:
     servers accept, for example while an adapter is rolled out; clients cannot use them yet. balance: how a server is
     chosen: the one with the ``least`` requests, or the one that had the same ``session`` or the same ``prefix``.
     kinds: input kinds that all its servers accept, ``text`` and ``image``; empty for models without text output.
+    first_byte_s: how long a server may be silent before an answer and in its middle, in addition to the time for its
+    body and tokens.
     """
 
     model: str
@@ -43,6 +45,7 @@ class Backend:
     partly: tuple[str, ...] = ()
     balance: str = "least"
     kinds: tuple[str, ...] = ("text",)
+    first_byte_s: int = 600
 
     @property
     def names(self) -> tuple[str, ...]:

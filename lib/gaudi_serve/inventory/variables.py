@@ -32,6 +32,7 @@ from ..core.options import FOLDER, OPTIONS, Range, rule_of
 from ..core.tiers import rank
 from ..gateway.clients import ClientNames, not_read
 from ..gateway.fleet import adapter_names
+from ..gateway.inputs import BY_MODEL
 from ..model.distributed import entry_problems, host_models
 from ..model.vllm_options import OPTION_NAMES
 from ..platforms import runtimes
@@ -558,8 +559,8 @@ def client_names_of(values: Known, hostvars: Mapping[str, Known]) -> ClientNames
     settings = values.get("fleet_gateway")
     clients = settings.get("clients") if isinstance(settings, Mapping) else None
     each = clients.values() if isinstance(clients, Mapping) else ()
-    balance = isinstance(settings, Mapping) and settings.get("balance")
-    if not balance and not any(isinstance(one, Mapping) and "models" in one for one in each):
+    by_model = isinstance(settings, Mapping) and any(settings.get(key) for key in BY_MODEL)
+    if not by_model and not any(isinstance(one, Mapping) and "models" in one for one in each):
         return None
     models, adapters, unread = set[str](), set[str](), list[str]()
     for host in hostvars:
