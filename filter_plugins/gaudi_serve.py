@@ -51,7 +51,13 @@ from gaudi_serve.platforms import accelerator_needs
 from gaudi_serve.platforms.hl_smi import hl_smi_links, hl_smi_modules, hl_smi_topology
 from gaudi_serve.rollout.figures import benchmark_lines
 from gaudi_serve.rollout.state import rollout_reports, rollout_stopped
-from gaudi_serve.rollout.waves import hosts_down_at_once, restarted_at_once, unverified_hosts
+from gaudi_serve.rollout.waves import (
+    hosts_down,
+    hosts_down_at_once,
+    restarted_at_once,
+    too_few_servers,
+    unverified_hosts,
+)
 from gaudi_serve.show.log import log_view
 from gaudi_serve.show.page.html import fleet_page_html
 from gaudi_serve.show.page.view import fleet_page
@@ -115,6 +121,7 @@ FILTERS: tuple[Callable[..., Any], ...] = (
     hl_smi_links,
     hl_smi_modules,
     hl_smi_topology,
+    hosts_down,
     hosts_down_at_once,
     hpu_bucket_plan,
     hpu_buckets,
@@ -139,6 +146,7 @@ FILTERS: tuple[Callable[..., Any], ...] = (
     rest_reset,
     restart_refusal,
     restarted_at_once,
+    too_few_servers,
     unverified_hosts,
     rollout_reports,
     rollout_stopped,

@@ -240,6 +240,43 @@ def test_a_host_that_another_run_holds_stops_a_rollout_before_the_first_change(l
     assert (hosts.changed, hosts.kept, hosts.locks) == ([], [], {})
 
 
+def test_a_run_beside_a_rollout_or_its_drained_hosts_takes_no_model_down(hosts: Hosts) -> None:
+    path = hosts.folder / "hosts.json"
+    inventory = json.loads(path.read_text(encoding="utf-8"))
+    gateway = {"fleet_gateway": {"clients": {"c": {"key": "k" * 32}}}, "vllm_models": None}
+    inventory["all"]["hosts"] |= {"gw": gateway}
+    inventory["all"]["vars"] |= {"fleet_gateway_secret": "0123456789abcdef" * 2}
+    del inventory["all"]["vars"]["vllm_models"][0]["min_available"]
+    path.write_text(json.dumps(inventory), encoding="utf-8")
+    place = {"unit": "m", "model": "m", "address": "10.0.0.1", "port": 1, "takes": 1, "adapters": []}
+    well = {"backend": "m", "up": True, "drained": False, "maintained": False, "weight": 100}
+    states = [{**well, "name": f"{name}.m", "drained": name == "h02"} for name in NAMES]
+    live = {"servers": [{"host": name, **place} for name in NAMES], "states": states, "running": "x"}
+    runs = (
+        ("playbooks/restart.yml", "-e", "model=m"),
+        ("playbooks/stop.yml", "-e", "model=m"),
+        ("playbooks/models.yml",),
+    )
+    # An interrupted rollout has left h02 drained.
+    change(hosts.folder, "gw", haproxy=live)
+    for playbook in runs:
+        status, text = hosts.run(*playbook, "--limit", "h01")
+        assert status != 0, text
+        few = (
+            "h01: model 'm': 2 of 4 servers behind gateway gw would serve, of which 3 must stay; h02 is drained or down"
+        )
+        assert few in " ".join(text.split()), text
+    # A rollout works, and has drained nothing at this moment.
+    states[1]["drained"] = False
+    change(hosts.folder, "gw", haproxy=live, holder={**OTHER, "lock": "rollout"})
+    status, text = hosts.run(*runs[0], "--limit", "h01")
+    assert status != 0 and "because a rollout works behind gateway gw, and models would be down" in text, text
+    assert (hosts.changed, hosts.locks) == ([], {})
+    change(hosts.folder, "gw", haproxy=live, holder={})
+    status, text = hosts.run(*runs[0], "--limit", "h01")
+    assert status == 0, text
+
+
 def test_a_run_that_locks_a_host_meanwhile_is_named_and_nothing_is_reported_of_a_verification(hosts: Hosts) -> None:
     change(hosts.folder, "h02", holder={**OTHER, "at": "vllm_service"})
     status, text = hosts.roll()

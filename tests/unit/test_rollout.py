@@ -15,7 +15,7 @@ from gaudi_serve.core.words import counted
 from gaudi_serve.host import rollout as host_rollout
 from gaudi_serve.rollout.approved import rollout_due, rollout_unapproved
 from gaudi_serve.rollout.figures import benchmark_lines, slower_models, verified_text
-from gaudi_serve.rollout.waves import hosts_down_at_once, restarted_at_once, rollout_plan
+from gaudi_serve.rollout.waves import hosts_down_at_once, restarted_at_once, rollout_plan, too_few_servers
 from helpers.plugins import load
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -237,6 +237,40 @@ def test_at_no_time_are_there_fewer_servers_than_must_stay(
         for model, count in servers.items():
             away = sum(model in models[int(name[1:])] for name in wave)
             assert not away or count - away >= (least if least is not None else max(1, count - 1))
+
+
+@pytest.mark.parametrize(
+    ("servers", "away", "least", "said"),
+    [
+        (3, [], None, ""),
+        (1, [], None, ""),
+        (3, ["h1"], None, "1 of 3 servers behind gateway gw would serve, of which 2 must stay; h1 is drained or down"),
+        (3, ["h1"], 1, ""),
+        (3, ["h1", "h2"], 1, "0 of 3 servers behind gateway gw would serve, of which 1 must stay; h1, h2 is drained"),
+        (2, [], 2, "1 of 2 servers behind gateway gw would serve, of which 2 must stay"),
+        # It serves nothing already.
+        (2, ["h0", "h1"], None, ""),
+    ],
+)
+@pytest.mark.parametrize("how", ["drained", "maintained", "up"])
+def test_a_run_beside_drained_servers_keeps_enough(
+    servers: int, away: list[str], least: int | None, said: str, how: str
+) -> None:
+    names = [f"h{number}" for number in range(servers)]
+    entries = [
+        {"host": name, "unit": "m", "model": "m", "address": "10.0.0.1", "port": 1, "takes": 1, "adapters": []}
+        for name in names
+    ]
+    well = {"backend": "m", "up": True, "drained": False, "maintained": False, "weight": 100}
+    states = [{**well, "name": f"{name}.m", **({how: how != "up"} if name in away else {})} for name in names]
+    hostvars = {"h0": host({"m": "m"}, least=least), "gw": {"gaudi_haproxy": {"servers": entries, "states": states}}}
+    # All but h0 are outside the run.
+    assert ("h0: model 'm': " + said if said else "") in "".join(too_few_servers(hostvars, ["h0"], ["gw"]))
+    assert bool(too_few_servers(hostvars, ["h0"], ["gw"])) == bool(said)
+    # A gateway that was not read judges nothing, and a restart of another unit takes nothing down.
+    assert (
+        too_few_servers({**hostvars, "gw": {}}, ["h0"], ["gw"]) == too_few_servers(hostvars, ["h0"], ["gw"], "n") == []
+    )
 
 
 def test_a_restart_on_several_hosts_at_once_is_found() -> None:

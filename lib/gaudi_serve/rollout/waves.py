@@ -16,6 +16,7 @@ from ..core.errors import InputError, is_number, near, readable, refusal, shown,
 from ..core.served import served_names
 from ..core.table import table
 from ..core.words import counted
+from ..gateway.fleet import Entry, entry_of
 from ..model.distributed import answers, hosts_of
 from ..plan.downtime import Down, downtimes
 from ..stages.changes import StageChanges
@@ -205,6 +206,12 @@ def least(hostvars: Mapping[str, Known], hosts: Sequence[str]) -> dict[str, int]
 
     If entries differ, the largest number applies.
     """
+    said = _min_available(hostvars, hosts)
+    return {model: said.get(model, max(1, count - 1)) for model, count in _counted(hostvars, hosts).items()}
+
+
+def _min_available(hostvars: Mapping[str, Known], hosts: Sequence[str]) -> dict[str, int]:
+    """Return ``min_available`` of the planned models, by their names for clients."""
     said: dict[str, int] = {}
     for name in hosts:
         for planned in (hostvars[name].get("preflight_plan") or {}).get("models", []):
@@ -212,7 +219,7 @@ def least(hostvars: Mapping[str, Known], hosts: Sequence[str]) -> dict[str, int]
                 for one in planned.get("served") or [planned]:
                     served = str(one["served_model_name"])
                     said[served] = max(said.get(served, 0), int(planned["min_available"]))
-    return {model: said.get(model, max(1, count - 1)) for model, count in _counted(hostvars, hosts).items()}
+    return said
 
 
 def rollout_plan(hostvars: Mapping[str, Known], hosts: Sequence[str], variables: Known) -> dict[str, Any]:
@@ -372,8 +379,18 @@ def hosts_down_at_once(hostvars: Mapping[str, Known], hosts: Sequence[str]) -> l
         hostvars: Variables by host, with the facts of preflight.
         hosts: The hosts of the run.
     """
-    found = [name for name in hosts if any(one.minutes is not None for one in downtimes(hostvars[name]))]
+    found = hosts_down(hostvars, hosts)
     return found if len(_units(hostvars, found)) > 1 else []
+
+
+def hosts_down(hostvars: Mapping[str, Known], hosts: Sequence[str]) -> list[str]:
+    """Return the hosts whose serving models a run would take down for some time.
+
+    Args:
+        hostvars: Variables by host, with the facts of preflight.
+        hosts: The hosts of the run.
+    """
+    return [name for name in hosts if any(one.minutes is not None for one in downtimes(hostvars[name]))]
 
 
 def groups_of(known: Known) -> dict[str, list[str]]:
@@ -408,3 +425,44 @@ def restarted_at_once(hostvars: Mapping[str, Known], hosts: Sequence[str], model
     found = [name for name in hosts if (units[name].get(model) or {}).get("active")]
     tied = {tuple(hosts_of(units[name][model].get("launch")) or [name]) for name in found}
     return found if len(tied) > 1 else []
+
+
+def too_few_servers(
+    hostvars: Mapping[str, Known], hosts: Sequence[str], gateways: Sequence[str], model: str = ""
+) -> list[str]:
+    """Return why a run would leave too few servers of a model behind a gateway, as sentences.
+
+    ``min_available`` of the planned model must stay, or all servers but the one that the run takes down. A server that
+    is drained or down already, such as that of another run, does not stay.
+
+    Args:
+        hostvars: Variables by host. Gateways have ``gaudi_haproxy``; one without is not judged.
+        hosts: The hosts of the run.
+        gateways: The gateways of the inventory.
+        model: The only unit that the run takes down; without it, hosts have the facts of preflight.
+    """
+    down = {
+        (name, unit)
+        for name in hosts
+        for unit in ([model] if model else [one.model for one in downtimes(hostvars[name]) if one.minutes is not None])
+    }
+    needed = _min_available(hostvars, hosts)
+    reasons = []
+    for gateway in gateways:
+        live = (hostvars[gateway].get("gaudi_haproxy") or {}) if gateway in hostvars else {}
+        usable = {one["name"] for one in live.get("states", []) if one["up"] and not one["drained"] | one["maintained"]}
+        by_model: dict[str, list[Entry]] = {}
+        for entry in map(entry_of, live.get("servers", [])):
+            by_model.setdefault(entry.model, []).append(entry)
+        for served, entries in sorted(by_model.items()):
+            taken = sorted(one.host for one in entries if (one.host, one.unit) in down and one.name in usable)
+            away = sorted(one.host for one in entries if (one.host, one.unit) not in down and one.name not in usable)
+            stay = len(entries) - len(away) - sum((one.host, one.unit) in down for one in entries)
+            least = needed.get(served, stay + len(away))
+            if taken and stay < least:
+                reasons.append(
+                    f"{', '.join(taken)}: model {shown(served)}: {stay} of {counted(len(entries), 'server')} behind "
+                    f"gateway {gateway} would serve, of which {least} must stay"
+                    + (f"; {', '.join(away)} is drained or down" if away else "")
+                )
+    return reasons

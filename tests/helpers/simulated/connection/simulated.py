@@ -316,7 +316,7 @@ class Host:
         return {"own": {str(Path(BIOS).parent): [Path(BIOS).name] if BIOS in self.state["files"] else None}}
 
     def see_haproxy(self) -> dict[str, Any]:
-        """Return that there is no gateway yet."""
+        """Return that there is no gateway yet, or what the state has of one."""
         unit = {"there": False, "active": False, "enabled": False, "need_reload": False}
         return {
             **{
@@ -331,6 +331,7 @@ class Host:
             },
             **{"unit": unit, "unit_sha256": None, "distribution": unit},
             "address": {"unit": unit, "unit_sha256": None, "runs_sha256": None},
+            **self.state.get("haproxy", {}),
         }
 
     def do_gateway_servers(self, given: dict[str, Any]) -> dict[str, Any]:
