@@ -24,7 +24,7 @@ OPTIONS: dict[str, dict[str, Any]] = {
     # verify: the result of vllm_benchmark, and the part of the earlier throughput that is required.
     "before": {"type": "dict"},
     "after": {"type": "dict"},
-    "tolerance": {"type": "float"},
+    "least_speed": {"type": "float"},
     # fail, give_up: name and result of the failed task.
     "task": {"type": "str"},
     "result": {"type": "dict"},
@@ -33,7 +33,7 @@ OPTIONS: dict[str, dict[str, Any]] = {
 }
 NEEDED = [
     (PLAN, ("waves",)),
-    ("verify", ("before", "after", "tolerance")),
+    ("verify", ("before", "after", "least_speed")),
     *[(event, ("task", "result")) for event in ("fail", "give_up")],
 ]
 

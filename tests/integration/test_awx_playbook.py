@@ -60,7 +60,7 @@ class Site:
     def __init__(self, folder: Path, address: str, awx: Awx) -> None:
         self.folder, self.address, self.awx = folder, address, awx
         hosts: dict[str, Any] = {name: {"vllm_models": [{"name": "m"}, {"name": "n"}]} for name in ("h01", "h02")}
-        said = {"host_tuning_reboot_allowed": True, "rollout_tolerance": 0.9}
+        said = {"host_tuning_reboot_allowed": True, "rollout_least_speed": 0.9}
         hosts["h01"]["rollout_drain_timeout"] = 60
         (folder / "hosts.yml").write_text(yaml.safe_dump({"all": {"hosts": hosts, "vars": said}}))
 
@@ -168,7 +168,7 @@ def test_templates_ask_and_start_what_they_should(site: Site) -> None:
     assert next(one for one in spec if one["variable"] == "model")["choices"] == ["m", "n"]
     spec = site.awx.surveys[f"job_templates/{templates['gaudi-serve rollout']['id']}"]["spec"]
     answers = {one["variable"]: one["default"] for one in spec}
-    assert (answers["rollout_tolerance"], answers["rollout_drain_timeout"], answers["rollout_serial"]) == (
+    assert (answers["rollout_least_speed"], answers["rollout_drain_timeout"], answers["rollout_serial"]) == (
         0.9,
         600,
         "20%",

@@ -148,12 +148,16 @@ def test_hosts_that_are_done_are_passed_over_and_drained_ones_are_not() -> None:
         ({"rollout_serial": "0%"}, "rollout_serial: '0%' is neither a number of hosts nor a percentage, such as 20%"),
         ({"rollout_serial": 0}, "rollout_serial: 0 is neither a number of hosts nor a percentage, such as 20%"),
         (
-            {"rollout_tolerance": 1.2},
-            "rollout_tolerance: 1.2 is not a number from 0 to 1: the required part of a host's earlier speed",
+            {"rollout_least_speed": 1.2},
+            "rollout_least_speed: 1.2 is not a number from 0 to 1: the required part of a host's earlier speed",
         ),
         (
-            {"rollout_tolerance": "x"},
-            "rollout_tolerance: 'x' is not a number from 0 to 1: the required part of a host's earlier speed",
+            {"rollout_tolerance": 0.9},
+            "rollout_tolerance: is not a variable of a rollout; did you mean rollout_least_speed?",
+        ),
+        (
+            {"rollout_least_speed": "x"},
+            "rollout_least_speed: 'x' is not a number from 0 to 1: the required part of a host's earlier speed",
         ),
         ({"rollout_drain_timeout": "soon"}, "rollout_drain_timeout: 'soon' is not an integer from 1 to 86400"),
         ({"rollout_reconnect_timeout": 0}, "rollout_reconnect_timeout: 0 is not an integer from 1 to 86400"),
@@ -201,7 +205,7 @@ def test_figures_of_a_host_are_reported_beside_those_of_before() -> None:
 
 
 def test_an_answer_that_nobody_gave_counts_as_none() -> None:
-    empty = dict.fromkeys(("rollout_canary", "rollout_serial", "rollout_tolerance", "rollout_drain_timeout"), "")
+    empty = dict.fromkeys(("rollout_canary", "rollout_serial", "rollout_least_speed", "rollout_drain_timeout"), "")
     assert rollout_plan({}, [], empty)["settings"] == rollout_plan({}, [], {})["settings"]
 
 
@@ -210,8 +214,8 @@ def test_what_is_slower_than_before_is_reported() -> None:
     assert slower_models(before, before, 1.0) == []
     after = {"a": {"first_token_s": 0.7, "tokens_s": 79.0}, "b": {"first_token_s": 0.1, "tokens_s": 41.0}, "new": {}}
     assert slower_models(before, after, 0.8) == [
-        "a: 79 tokens a second, 0.79 of 100 before (rollout_tolerance 0.8)",
-        "a: first token after 0.7 s, 0.5 s before (rollout_tolerance 0.8)",
+        "a: 79 tokens a second, 0.79 of 100 before (rollout_least_speed 0.8)",
+        "a: first token after 0.7 s, 0.5 s before (rollout_least_speed 0.8)",
     ]
     assert slower_models(before, after, 0.0) == []
 

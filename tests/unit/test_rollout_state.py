@@ -27,7 +27,7 @@ from helpers.plugins import ROOT, load
 BEFORE = {"m": {"tokens_s": 500.0, "first_token_s": 0.1}}
 SLOW = {"m": {"tokens_s": 100.0, "first_token_s": 0.1}}
 GIVEN: dict[Event, dict[str, Any]] = {
-    Event.VERIFY: {"before": BEFORE, "after": BEFORE, "tolerance": 0.8},
+    Event.VERIFY: {"before": BEFORE, "after": BEFORE, "least_speed": 0.8},
     Event.FAIL: {"task": "Verify | Send test requests to every model", "result": {"msg": "nonsense"}},
     Event.GIVE_UP: {
         "task": "Roll back | Send test requests to every model",
@@ -157,7 +157,7 @@ def test_the_canary_needs_no_approval_and_hosts_without_a_change_take_no_part() 
 def test_a_host_that_is_slower_than_before_is_not_verified() -> None:
     with pytest.raises(InputError) as caught:
         path(*CHANGE, "verify", verify={"after": SLOW})
-    assert str(caught.value) == "m: 100 tokens a second, 0.20 of 500 before (rollout_tolerance 0.8)"
+    assert str(caught.value) == "m: 100 tokens a second, 0.20 of 500 before (rollout_least_speed 0.8)"
 
 
 def test_what_is_left_as_data_of_a_host_that_serves() -> None:
@@ -264,7 +264,7 @@ def test_the_plugin_goes_on_from_what_was_registered_also_by_a_task_that_failed(
     for event in ("lock", "approve", "begin", "change"):
         found = run.task(event)
     assert (found["state"], found["changed"], found["event"]) == ("changing", False, "change")
-    failed = run.task("verify", before=BEFORE, after=SLOW, tolerance=0.8)
+    failed = run.task("verify", before=BEFORE, after=SLOW, least_speed=0.8)
     assert (failed["failed"], failed["state"]) == (True, "changing")
     assert "msg" in failed and "0.20 of 500 before" in failed["msg"]
     # What was registered may itself be the result that failed.

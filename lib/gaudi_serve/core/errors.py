@@ -132,12 +132,18 @@ def is_number(value: Any, low: float, high: float) -> TypeGuard[float]:
     return isinstance(value, (int, float)) and not isinstance(value, bool) and low <= value <= high
 
 
+# Names that users knew, and what they are called now where it is not similar.
+RENAMED = {"rollout_tolerance": "rollout_least_speed"}
+
+
 def near(key: Any, names: Iterable[str], most: int = 3) -> str:
     """Return the question whether a similar name was meant, or an empty text if no name is similar.
 
     Of names that are about equally similar, everyday ones come first, unless one of them is only misspelt.
     """
     word, names = str(key)[:LONGEST_VALUE], sorted(names)
+    if RENAMED.get(word) in names:
+        return f"; did you mean {RENAMED[word]}?"
     likeness = {
         name: difflib.SequenceMatcher(None, name, word).ratio()
         for name in difflib.get_close_matches(word, names, n=len(names) or 1, cutoff=0.6)

@@ -11,28 +11,28 @@ Known = Mapping[str, Any]
 SLACK_S = 0.1
 
 
-def slower_models(before: Mapping[str, Known], after: Mapping[str, Known], tolerance: float) -> list[str]:
-    """Return the figures that are worse than before a host's change, beyond the tolerance, as sentences.
+def slower_models(before: Mapping[str, Known], after: Mapping[str, Known], least_speed: float) -> list[str]:
+    """Return the figures that are worse than before a host's change, below the required part, as sentences.
 
     A first token may always take ``SLACK_S`` longer, because ratios of short times mean little.
 
     Args:
         before: By model, ``first_token_s`` (seconds) and ``tokens_s`` (per second), from vllm_benchmark.
         after: The same after the change.
-        tolerance: The required part of the earlier speed, from 0 to 1.
+        least_speed: The required part of the earlier speed, from 0 to 1.
     """
     reasons = []
     for model in sorted(before.keys() & after.keys()):
         old, new = before[model], after[model]
-        if new["tokens_s"] < old["tokens_s"] * tolerance:
+        if new["tokens_s"] < old["tokens_s"] * least_speed:
             part = new["tokens_s"] / old["tokens_s"]
             reasons.append(
                 f"{model}: {new['tokens_s']:.4g} tokens a second, {part:.2f} of {old['tokens_s']:.4g} before"
             )
         first, was = new["first_token_s"], old["first_token_s"]
-        if first > max(was / tolerance, was + SLACK_S) if tolerance else False:
+        if first > max(was / least_speed, was + SLACK_S) if least_speed else False:
             reasons.append(f"{model}: first token after {first:.3g} s, {was:.3g} s before")
-    return [f"{text} (rollout_tolerance {tolerance:g})" for text in reasons]
+    return [f"{text} (rollout_least_speed {least_speed:g})" for text in reasons]
 
 
 def verified_text(host: str, before: Mapping[str, Known], after: Mapping[str, Known]) -> str:

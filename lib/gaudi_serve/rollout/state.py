@@ -156,19 +156,19 @@ class RolloutState:
         locked = self.after(Event.LOCK)
         return locked.after(Event.APPROVE) if self.wave == 1 else locked
 
-    def verified(self, before: Known, after: Known, tolerance: float) -> RolloutState:
+    def verified(self, before: Known, after: Known, least_speed: float) -> RolloutState:
         """Return the state of a host that is fast enough.
 
         Args:
             before: See ``slower_models``.
             after: See ``slower_models``.
-            tolerance: See ``slower_models``.
+            least_speed: See ``slower_models``.
 
         Raises:
-            InputError: The host is slower than before, beyond the tolerance.
+            InputError: The host is slower than the required part of its earlier speed.
         """
         found = self.after(Event.VERIFY, figures={"before": before, "after": after})
-        if slower := slower_models(before, after, tolerance):
+        if slower := slower_models(before, after, least_speed):
             raise InputError("; ".join(slower))
         return found
 
@@ -255,8 +255,8 @@ def next_state(now: RolloutState, event: Event, given: Known) -> RolloutState:
     Args:
         now: The state before the event.
         event: The event.
-        given: Its data: ``before``, ``after`` and ``tolerance`` of ``verify``; ``task`` and ``result`` of ``fail`` and
-            ``give_up``; also ``unreachable_s`` of ``give_up``.
+        given: Its data: ``before``, ``after`` and ``least_speed`` of ``verify``; ``task`` and ``result`` of ``fail``
+            and ``give_up``; also ``unreachable_s`` of ``give_up``.
 
     Raises:
         InputError: The event is not allowed now, or the host is slower than before.
@@ -264,7 +264,7 @@ def next_state(now: RolloutState, event: Event, given: Known) -> RolloutState:
     if event is Event.LOCK:
         return now.locked()
     if event is Event.VERIFY:
-        return now.verified(given["before"], given["after"], given["tolerance"])
+        return now.verified(given["before"], given["after"], given["least_speed"])
     if event is Event.FAIL:
         return now.failed(given["task"], given["result"])
     if event is Event.LOSE:

@@ -25,14 +25,14 @@ from .state import REGISTERED, State
 
 Known = Mapping[str, Any]
 SERIAL = "20%"
-TOLERANCE = 0.8
+LEAST_SPEED = 0.8
 DRAIN_S = 600
 RECONNECT_S = 300
 PERCENT = re.compile(r"(\d{1,3})%", re.ASCII)
 # The variables of a rollout, and how their names begin.
 PREFIX = "rollout_"
 SETTINGS = (
-    *("rollout_canary", "rollout_serial", "rollout_tolerance", "rollout_drain_timeout", "rollout_approved"),
+    *("rollout_canary", "rollout_serial", "rollout_least_speed", "rollout_drain_timeout", "rollout_approved"),
     *("rollout_downtime_allowed", "rollout_drain_command", "rollout_ready_command", "rollout_reconnect_timeout"),
     "rollout_as_approved",
 )
@@ -45,14 +45,14 @@ class Settings:
     """The settings of a rollout.
 
     canary: the first host; empty for the first of the inventory. serial: hosts per later wave, as a number or a
-    percentage. tolerance: required part of a host's earlier speed, from 0 to 1. drain_s: seconds in which the running
+    percentage. least_speed: required part of a host's earlier speed, from 0 to 1. drain_s: seconds in which the running
     requests of a host must end. reconnect_s: seconds in which a lost host must be reachable again. downtime_allowed:
     models may be without any server. drains: requests can be kept away from a host.
     """
 
     canary: str = ""
     serial: int | str = SERIAL
-    tolerance: float = TOLERANCE
+    least_speed: float = LEAST_SPEED
     drain_s: int = DRAIN_S
     reconnect_s: int = RECONNECT_S
     downtime_allowed: bool = False
@@ -116,7 +116,7 @@ def read_settings(variables: Known, hosts: Sequence[str]) -> Settings:
     return Settings(
         canary=canary or "",
         serial=_serial(given["rollout_serial"]),
-        tolerance=_tolerance(given["rollout_tolerance"]),
+        least_speed=_least_speed(given["rollout_least_speed"]),
         drain_s=_seconds("rollout_drain_timeout", given, DRAIN_S),
         reconnect_s=_seconds("rollout_reconnect_timeout", given, RECONNECT_S),
         downtime_allowed=is_true(given["rollout_downtime_allowed"]),
@@ -141,13 +141,13 @@ def _serial(value: Any) -> int | str:
         raise refusal("", "rollout_serial", value, allowed) from None
 
 
-def _tolerance(value: Any) -> float:
+def _least_speed(value: Any) -> float:
     if value is None:
-        return TOLERANCE
+        return LEAST_SPEED
     number = float(value) if isinstance(value, str) and re.fullmatch(r"[01]?\.?\d{1,6}", value, re.ASCII) else value
     if not is_number(number, 0, 1):
         allowed = "is not a number from 0 to 1: the required part of a host's earlier speed"
-        raise refusal("", "rollout_tolerance", value, allowed)
+        raise refusal("", "rollout_least_speed", value, allowed)
     return float(number)
 
 

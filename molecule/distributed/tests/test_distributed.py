@@ -203,7 +203,7 @@ def test_a_rollout_changes_all_hosts_of_a_model_at_once(playbook: Any) -> None:
     refused = playbook("playbooks/rollout.yml", mol_seqs=4)
     assert refused.status != 0 and "has one server on the hosts of this run" in refused.flat
     # Other tests may have the processors meanwhile: how fast the models are is not matter here.
-    allowed = {"rollout_downtime_allowed": True, "rollout_approved": True, "rollout_tolerance": 0}
+    allowed = {"rollout_downtime_allowed": True, "rollout_approved": True, "rollout_least_speed": 0}
     run = playbook("playbooks/rollout.yml", mol_seqs=4, **allowed)
     assert run.status == 0, run.text
     assert f"1 canary {A}" in run.flat and f"1 canary {B}" in run.flat, run.text
