@@ -131,6 +131,7 @@ class Handler(BaseHTTPRequestHandler):
         """Record the request."""
         headers = {name.lower(): value for name, value in self.headers.items()}
         asked = {"path": self.path, "bytes": len(body), "key": headers.get("authorization"), "headers": headers}
+        asked["port"] = self.client_address[1]
         self.server.asked.append(asked)
 
     def wait(self) -> bool:
