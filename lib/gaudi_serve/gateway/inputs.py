@@ -73,14 +73,7 @@ def read_gateway(
     gateway = Gateway(
         **{key: _read(key, value) for key, value in given.items() if key not in ALLOWING},
         clients=clients,
-        backends=tuple(
-            replace(
-                one,
-                balance=str(of_model["balance"].get(one.model, one.balance)),
-                first_byte_s=int(of_model["first_byte_s"].get(one.model, one.first_byte_s)),
-            )
-            for one in backends
-        ),
+        backends=tuple(replace(one, **_of_model(one, of_model)) for one in backends),
         paths=_paths(names.get("paths")),
         cors_origins=_texts("cors_origins", names.get("cors_origins"), ORIGIN, NO_ORIGIN),
         chat=read_chat(names.get("chat"), fleet),
@@ -89,6 +82,12 @@ def read_gateway(
     _refuse_numbers(gateway)
     refuse_chat(gateway, names.get("chat") or {})
     return gateway
+
+
+def _of_model(one: Backend, of_model: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
+    """Return the values of a model's keys, each of the type that it has."""
+    found = {key: values.get(one.model, getattr(one, key)) for key, values in of_model.items()}
+    return {key: type(getattr(one, key))(value) for key, value in found.items()}
 
 
 def _read(key: str, value: Any) -> Any:
