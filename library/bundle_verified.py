@@ -54,7 +54,7 @@ from pathlib import Path
 from ansible.module_utils.basic import AnsibleModule
 from ansible.module_utils.gaudi_serve.core.atomic_write import write_whole
 from ansible.module_utils.gaudi_serve.core.run import read_text
-from ansible.module_utils.gaudi_serve.host.bundle_verify import verify
+from ansible.module_utils.gaudi_serve.host.bundle_verify import signature_problem, verify
 from ansible.module_utils.gaudi_serve.host.mirror_bundle import place_problem, serve_problems
 
 MOST = 20  # problems that a message names
@@ -89,7 +89,9 @@ def main() -> None:
     state = state_of(folder, given["fingerprint"])
     text = json.dumps({"verified": state}) + "\n"
     known = read_text(record) == text
-    problems = [] if known else verify(str(folder), given["fingerprint"])
+    # A key can expire after its bundle was read.
+    wrong = signature_problem(folder, given["fingerprint"]) if known else ""
+    problems = [wrong] if wrong else [] if known else verify(str(folder), given["fingerprint"])
     if problems := problems or serve_problems(str(folder), given["system"]):
         more = f"; and {len(problems) - MOST} more" if len(problems) > MOST else ""
         module.fail_json(

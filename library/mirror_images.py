@@ -18,6 +18,10 @@ options:
     description: Address of the registry, on loopback and without TLS.
     type: str
     required: true
+  store:
+    description: Folder of the registry's files. Its disk must have room for the missing images.
+    type: path
+    required: true
 author:
   - The gaudi-serve developers (@gaudi-serve)
 """
@@ -27,6 +31,7 @@ EXAMPLES = r"""
   mirror_images:
     bundle: /srv/bundle
     registry: 127.0.0.1:8875
+    store: /var/lib/gaudi-mirror-server/registry
 """
 
 RETURN = r"""
@@ -45,11 +50,16 @@ from ansible.module_utils.gaudi_serve.host.mirror_images import filled
 def main() -> None:
     """Run the module."""
     module = AnsibleModule(
-        argument_spec={"bundle": {"type": "path", "required": True}, "registry": {"type": "str", "required": True}},
+        argument_spec={
+            "bundle": {"type": "path", "required": True},
+            "registry": {"type": "str", "required": True},
+            "store": {"type": "path", "required": True},
+        },
         supports_check_mode=True,
     )
     try:
-        copied = filled(module.params["bundle"], module.params["registry"], module.check_mode)
+        given = module.params
+        copied = filled(given["bundle"], given["registry"], given["store"], module.check_mode)
     except InputError as problem:
         module.fail_json(msg=str(problem))
         raise

@@ -6,6 +6,7 @@ import gzip
 import hashlib
 import io
 import json
+import shutil
 import socket
 import subprocess
 import tarfile
@@ -15,7 +16,7 @@ from typing import Any
 
 import pytest
 from gaudi_serve.core.errors import InputError
-from gaudi_serve.host.mirror_images import digest_of, filled, images_of
+from gaudi_serve.host.mirror_images import SPARE_BYTES, digest_of, filled, images_of
 
 OCI = "application/vnd.oci.image"
 CONFIG = """version: 0.1
@@ -71,7 +72,7 @@ def registry(tmp_path: Path) -> Iterator[str]:
 
 
 def test_images_keep_their_digest_and_come_once(registry: str, tmp_path: Path) -> None:
-    bundle = tmp_path / "bundle"
+    bundle, store = tmp_path / "bundle", str(tmp_path / "store")
     bundle.mkdir()
     items = [image(bundle, "docker.io/library/debian", "12", "a"), image(bundle, "vault.example:5000/x/y", "1", "b")]
     by_digest = image(bundle, "vault.example/z", "sha256:0", "c")
@@ -82,22 +83,44 @@ def test_images_keep_their_digest_and_come_once(registry: str, tmp_path: Path) -
         "vault.example__5000/x/y:1",
         f"vault.example/z:sha256-{by_digest['digest'][7:]}",
     ]
-    assert filled(str(bundle), registry, check=True) == names
-    assert filled(str(bundle), registry) == names
+    assert filled(str(bundle), registry, store, check=True) == names
+    assert filled(str(bundle), registry, store) == names
     assert [digest_of(registry, one) for one in images_of(str(bundle))] == [one["digest"] for one in items]
-    assert filled(str(bundle), registry) == []
+    assert filled(str(bundle), registry, store) == []
     # A tag that is another image now.
     items[0] = image(bundle, "docker.io/library/debian", "12", "newer")
     (bundle / "manifest.json").write_text(json.dumps({"items": items}))
-    assert filled(str(bundle), registry) == names[:1]
+    assert filled(str(bundle), registry, store) == names[:1]
 
 
 def test_an_image_that_was_changed_is_refused(registry: str, tmp_path: Path) -> None:
-    bundle = tmp_path / "bundle"
+    bundle, store = tmp_path / "bundle", str(tmp_path / "store")
     bundle.mkdir()
     item = image(bundle, "docker.io/library/debian", "12", "a")
     (bundle / "manifest.json").write_text(json.dumps({"items": [{**item, "digest": f"sha256:{'0' * 64}"}]}))
     with pytest.raises(InputError, match=f"debian:12: the registry has {item['digest']}, not sha256:0000"):
-        filled(str(bundle), registry)
+        filled(str(bundle), registry, store)
     with pytest.raises(InputError, match=r"manifest\.json: cannot be read"):
-        filled(str(tmp_path / "none"), registry)
+        filled(str(tmp_path / "none"), registry, store)
+
+
+def test_a_disk_without_room_is_named_before_anything_is_copied(
+    registry: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bundle, store = tmp_path / "bundle", str(tmp_path / "store")
+    bundle.mkdir()
+    items = [image(bundle, f"docker.io/library/{name}", "12", "a" * 100_000) for name in ("debian", "other")]
+    (bundle / "manifest.json").write_text(json.dumps({"items": items}))
+    usage = shutil.disk_usage(tmp_path)
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: usage._replace(free=SPARE_BYTES))
+    for check in (True, False):
+        with pytest.raises(
+            InputError, match=r"store: its disk has 0.1 GB free, but 2 images of the bundle need 0.1 GB"
+        ):
+            filled(str(bundle), registry, store, check)
+    assert [digest_of(registry, one) for one in images_of(str(bundle))] == ["", ""]
+    # What both share counts once, and what the registry has not at all.
+    folder = bundle / items[0]["path"]
+    size = sum(path.stat().st_size for path in folder.iterdir())
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: usage._replace(free=SPARE_BYTES + size))
+    assert len(filled(str(bundle), registry, store)) == 2

@@ -355,6 +355,7 @@ def test_a_second_list_changes_nothing_and_a_third_reports_what_is_new(tmp_path:
     assert first["lines"][0].startswith("PROBLEMS (2)")
     assert f"  image vllm:1: {images.NO_DIGEST} (a, b)" in first["lines"]
     assert any(line.startswith("size: 3.0 GB; that of ") for line in first["lines"])
+    assert first["lines"][-3] == "to fetch what is known takes 5 min at 10 MB/s, 1 min at 100 MB/s"
     second = manifest(items(), tmp_path / "bundle", 10**9)
     assert second["text"] == first["text"]
     assert second["lines"][-1] == "since the manifest of 1970-01-01T00:00:00Z: nothing changed"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -22,7 +23,7 @@ from gaudi_serve.bundle.fetch.signing import Signer
 from gaudi_serve.bundle.images import INSIDE
 from gaudi_serve.bundle.items import Item, Manifest, Need
 from gaudi_serve.bundle.weights import TEXTS
-from gaudi_serve.host.bundle_verify import SIGNATURE, SUMS, dearmoured, verify
+from gaudi_serve.host.bundle_verify import SIGNATURE, SUMS, checksum, dearmoured, verify
 from helpers import outside
 from helpers.weights_programs import COMMIT, NEWER
 
@@ -98,6 +99,53 @@ def test_changed_missing_and_extra_files_are_named(tmp_path: Path, settings: Set
         "images/x/c: is a link, where a file belongs",
         "images/x/a: was changed: its checksum differs",
     ]
+
+
+def test_a_pipe_in_place_of_a_file_is_named_and_read_by_nobody(
+    tmp_path: Path, settings: Settings, signer: Signer
+) -> None:
+    signed(tmp_path, settings, signer, ["a"])
+    for name in ("images/x/a", "extra"):
+        (tmp_path / name).unlink(missing_ok=True)
+        os.mkfifo(tmp_path / name)
+    # In a process of its own, because a reader of a pipe waits for ever.
+    argv = [sys.executable, "-I", str(FILE), str(tmp_path), signer.fingerprint]
+    said = subprocess.run(argv, capture_output=True, text=True, timeout=30, check=False).stdout.splitlines()
+    assert said == [
+        "extra: is extra: the signed list does not have it",
+        "extra: is a pipe, where a file belongs",
+        "images/x/a: is a pipe, where a file belongs",
+    ]
+    assert with_present(bundle(tmp_path, settings))[1] == ["images/x/a: is missing since it was signed; fetched again"]
+    (tmp_path / SUMS).unlink()
+    os.mkfifo(tmp_path / SUMS)
+    assert "has no SHA256SUMS" in verify(tmp_path, signer.fingerprint)[0]
+
+
+@pytest.mark.parametrize("how", ["expired", "revoked"])
+def test_a_key_that_apt_would_refuse_is_refused(tmp_path: Path, how: str) -> None:
+    with tempfile.TemporaryDirectory(prefix="gs-") as name, outside.keyring(Path(name) / "key") as home:
+        past = ("--faked-system-time", "20240101T000000!", "--passphrase", "")
+        outside.gpg(
+            home, *past, "--quick-generate-key", "old", "ed25519", "sign", "2d" if how == "expired" else "never"
+        )
+        fingerprint = (
+            outside.gpg(home, "--with-colons", "--list-keys", "old").split("fpr:::::::::")[1].partition(":")[0]
+        )
+        (tmp_path / "a").write_text("a")
+        if how == "revoked":
+            revocation = (home / f"openpgp-revocs.d/{fingerprint}.rev").read_text().replace(":-----BEGIN", "-----BEGIN")
+            (home / "revocation").write_text(revocation)
+        (tmp_path / "key.asc").write_text(outside.gpg(home, "--armor", "--export", "old"))
+        sums = "".join(f"{checksum(tmp_path / one)}  {one}\n" for one in ("a", "key.asc"))
+        (tmp_path / SUMS).write_text(sums)
+        outside.gpg(home, *past, "--local-user", "old", "--armor", "--detach-sign", tmp_path / SUMS)
+        if how == "revoked":
+            outside.gpg(home, "--import", home / "revocation")
+            (tmp_path / "key.asc").write_text(outside.gpg(home, "--armor", "--export", "old"))
+        said = verify(tmp_path, fingerprint)
+    text = "was revoked" if how == "revoked" else "has expired on 2024-01-03"
+    assert said == [f"{tmp_path / 'key.asc'}: the key {text}, so apt on the hosts refuses it: fetch with a valid key"]
 
 
 def test_checksums_that_were_written_again_are_no_longer_signed(

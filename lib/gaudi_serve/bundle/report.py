@@ -16,6 +16,7 @@ from .items import KINDS, NAME, Item, Manifest, joined, read_manifest
 
 HEAD = ["NAME", "VERSION", "FROM", "FOR", "NEEDED BY", "WHY", "PINNED", "SIZE"]
 LONGEST = 24  # characters of a version in a table; digests and commits are longer
+SPEEDS = (10, 100)  # MB/s, of a line to the internet
 
 
 def bundle_manifest(
@@ -76,13 +77,15 @@ def manifest_lines(manifest: Manifest) -> list[str]:
             lines += [f"{KINDS[kind].upper()} ({len(items)})", *_table(items), ""]
     counts = ", ".join(f"{len(items)} {KINDS[kind]}" for kind, items in kinds.items() if items)
     unknown = sum(one.bytes is None for one in manifest.items)
-    return [
-        *lines,
-        f"{counted(len(manifest.items), 'item')}: {counts}",
-        f"size: {size_text(manifest.size)}; that of {unknown} is not known"
-        if unknown
-        else f"size: {size_text(manifest.size)}",
-    ]
+    known = f"size: {size_text(manifest.size)}{f'; that of {unknown} is not known' if unknown else ''}"
+    times = ", ".join(f"{_minutes(manifest.size, speed)} at {speed} MB/s" for speed in SPEEDS)
+    return [*lines, f"{counted(len(manifest.items), 'item')}: {counts}", known, f"to fetch what is known takes {times}"]
+
+
+def _minutes(size: int, megabytes: int) -> str:
+    """Return the time to fetch bytes, at a speed in MB/s, in minutes or hours."""
+    minutes = -(-size // (60 * megabytes * 10**6))
+    return f"{minutes / 60:.1f} h" if minutes >= 120 else f"{minutes} min"
 
 
 def _grouped(items: Sequence[Item]) -> list[str]:

@@ -9,9 +9,11 @@ import base64
 import hashlib
 import os
 import re
+import stat
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -20,6 +22,11 @@ SUMS, SIGNATURE, KEY = "SHA256SUMS", "SHA256SUMS.asc", "key.asc"
 WORK = ".work"  # files of an unfinished fetch
 LINE = re.compile(r"(?P<sum>[0-9a-f]{64})  (?P<path>[^\n]+)")
 CHUNK = 1 << 22
+# What gpgv reports of a key or a signature that apt on the hosts would refuse, although the signature fits.
+REFUSED = {
+    **{"EXPKEYSIG": "has expired", "KEYEXPIRED": "has expired", "EXPSIG": "made a signature that has expired"},
+    "REVKEYSIG": "was revoked",
+}
 
 
 def verify(folder: str | Path, fingerprint: str) -> list[str]:
@@ -44,8 +51,9 @@ def verify(folder: str | Path, fingerprint: str) -> list[str]:
     problems = [f"{place}: {WORK} exists: fetching was interrupted; run it again"] if (place / WORK).exists() else []
     problems += [f"{path}: is missing" for path in known if path not in found]
     problems += [f"{path}: is extra: the signed list does not have it" for path in found if path not in known]
-    problems += [f"{path}: is a link, where a file belongs" for path in found if (place / path).is_symlink()]
-    both = [path for path in known if path in found and not (place / path).is_symlink()]
+    odd = {path: kind for path in found if (kind := odd_kind(place / path))}
+    problems += [f"{path}: is {kind}, where a file belongs" for path, kind in odd.items()]
+    both = [path for path in known if path in found and path not in odd]
     sums = checksums(place, both)
     return problems + [f"{path}: was changed: its checksum differs" for path in both if sums[path] != known[path]]
 
@@ -66,11 +74,31 @@ def signature_problem(place: Path, fingerprint: str) -> str:
             done = subprocess.run(argv, capture_output=True, text=True, errors="replace", check=False)
         except FileNotFoundError:
             return "gpgv is missing, which verifies the signature: install the package gpgv"
+    told = [line.split() for line in done.stdout.splitlines() if line.startswith("[GNUPG:] ")]
+    for _, word, *more in told:
+        if word in REFUSED:
+            when = f" on {day(more[0])}" if word == "KEYEXPIRED" and more and more[0].isdigit() else ""
+            return (
+                f"{place / KEY}: the key {REFUSED[word]}{when}, so apt on the hosts refuses it: fetch with a valid key"
+            )
     # The last word is the primary key; the signing key may be its subkey.
     signers = [line.split()[-1] for line in done.stdout.splitlines() if line.startswith("[GNUPG:] VALIDSIG ")]
     if done.returncode != 0 or not signers:
         return f"{place / SIGNATURE}: is not a signature of {SUMS} by {KEY}: one of the three was changed"
     return "" if signers == [wanted] else f"{place}: is signed by {signers[0]}, not by {wanted}"
+
+
+def day(seconds: str) -> str:
+    """Return the day of a time in seconds since 1970."""
+    return time.strftime("%Y-%m-%d", time.gmtime(int(seconds)))
+
+
+def odd_kind(path: Path) -> str:
+    """Return what a path is instead of a file; empty for a file."""
+    mode = path.lstat().st_mode
+    if stat.S_ISREG(mode):
+        return ""
+    return "a link" if stat.S_ISLNK(mode) else "a pipe" if stat.S_ISFIFO(mode) else "a device or a socket"
 
 
 def dearmoured(text: str) -> bytes:
@@ -120,9 +148,11 @@ def checksums(place: Path, paths: Iterable[str]) -> Mapping[str, str]:
 
 
 def checksum(path: Path) -> str:
-    """Return the SHA-256 of a file; empty if it cannot be read."""
+    """Return the SHA-256 of a file; empty if it cannot be read, or is a pipe or a device, which may never end."""
     total = hashlib.sha256()
     try:
+        if not path.is_file():
+            return ""
         with path.open("rb") as handle:
             while part := handle.read(CHUNK):
                 total.update(part)

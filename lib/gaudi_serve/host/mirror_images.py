@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import http.client
 import json
+import shutil
 import time
 from dataclasses import dataclass
 from pathlib import Path
 
 from ..core.errors import InputError, one_line
 from ..core.run import run
+from ..core.words import counted
 from .pull import mirrored_name
 
 # Accepted manifests: images of one platform or of several, in Docker's and OCI's format.
@@ -21,6 +23,7 @@ ACCEPT = ", ".join(
         "application/vnd.docker.distribution.manifest.v2+json",
     )
 )
+SPARE_BYTES = 64 << 20  # that a registry keeps free for its own files
 COPY_S, READY_S, ANSWER_S = 7200, 30.0, 60.0
 
 
@@ -58,21 +61,23 @@ def images_of(bundle: str) -> list[BundledImage]:
         raise InputError(f"{path}: cannot be read: {problem}") from None
 
 
-def filled(bundle: str, registry: str, check: bool = False) -> list[str]:
+def filled(bundle: str, registry: str, store: str, check: bool = False) -> list[str]:
     """Copy the images of a bundle that a registry lacks into it; return their names.
 
     Args:
         bundle: its folder.
         registry: its name, on loopback and without TLS.
+        store: the folder of the registry's files.
         check: copy nothing.
 
     Raises:
-        InputError: if the registry does not answer, or has an image with another digest.
+        InputError: if the registry does not answer, has no room, or has an image with another digest.
     """
+    missing = [one for one in images_of(bundle) if digest_of(registry, one) != one.digest]
+    if missing and (wrong := no_room(bundle, missing, Path(store))):
+        raise InputError(wrong)
     copied = []
-    for one in images_of(bundle):
-        if digest_of(registry, one) == one.digest:
-            continue
+    for one in missing:
         copied.append(f"{one.name}:{one.tag}")
         if check:
             continue
@@ -84,6 +89,27 @@ def filled(bundle: str, registry: str, check: bool = False) -> list[str]:
         if (came := digest_of(registry, one)) != one.digest:
             raise InputError(f"image {one.name}:{one.tag}: the registry has {came or 'none'}, not {one.digest}")
     return copied
+
+
+def no_room(bundle: str, images: list[BundledImage], store: Path) -> str:
+    """Return that the disk of a registry has no room for images; empty if it has.
+
+    Layers that images share, and those that the registry has, count once.
+    """
+    blobs = store / "docker/registry/v2/blobs/sha256"
+    sizes = {
+        path.name: path.stat().st_size
+        for one in images
+        for path in Path(bundle, one.folder).iterdir()
+        if not (blobs / path.name[:2] / path.name).exists()
+    }
+    needed = sum(sizes.values()) + SPARE_BYTES
+    place = next(one for one in (store, *store.parents) if one.exists())
+    free = shutil.disk_usage(place).free
+    if free >= needed:
+        return ""
+    what = f"{counted(len(images), 'image')} of the bundle need {needed / 1e9:.1f} GB"
+    return f"{store}: its disk has {free / 1e9:.1f} GB free, but {what}: make room, and run it again"
 
 
 def digest_of(registry: str, image: BundledImage) -> str:
