@@ -15,7 +15,7 @@ options:
     type: str
     required: true
   login:
-    description: C(username) and C(password) of the registry. Omit it for a registry without login.
+    description: C(username) and C(password) of the registry, or of the mirror. Omit it if none is needed.
     type: dict
     options:
       username:
@@ -27,7 +27,7 @@ options:
         type: str
         required: true
   mirror:
-    description: Registry that has all images under <registry>/<name>. Empty for none.
+    description: Registry, with a path if it has one, that has all images under <registry>/<name>. Empty for none.
     type: str
     default: ''
 author:
@@ -63,10 +63,11 @@ def main() -> None:
         }
     )
     try:
-        if module.params["mirror"]:
-            pull_mirrored(module.params["name"], module.params["mirror"])
+        given = module.params
+        if given["mirror"]:
+            pull_mirrored(given["name"], given["mirror"], given["login"] or {})
         else:
-            pull(module.params["name"], module.params["login"] or {})
+            pull(given["name"], given["login"] or {})
     except InputError as problem:
         module.fail_json(msg=str(problem))
         raise

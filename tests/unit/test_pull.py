@@ -14,6 +14,7 @@ from urllib.parse import parse_qs, urlparse
 
 import pytest
 from gaudi_serve.core.errors import InputError
+from gaudi_serve.core.images import IS_MIRROR
 from gaudi_serve.host.pull import full_name, mirrored_name, pull, pull_mirrored, split_name
 from gaudi_serve.inventory.variables import inventory_refusal
 from gaudi_serve.stages.image import registry_login
@@ -196,7 +197,7 @@ def test_a_port_and_capitals_are_no_part_of_a_repository() -> None:
 
 
 def test_an_image_of_a_mirror_gets_its_own_name_alone(engine: Any) -> None:
-    pull_mirrored("debian", MIRROR, engine.path_)
+    pull_mirrored("debian", MIRROR, {}, engine.path_)
     there = f"{MIRROR}/docker.io/library/debian"
     assert engine.asked == [
         ("/images/create", {"fromImage": [there], "tag": ["latest"]}, {}),
@@ -205,13 +206,23 @@ def test_an_image_of_a_mirror_gets_its_own_name_alone(engine: Any) -> None:
     ]
 
 
+def test_a_mirror_in_a_folder_gets_its_login(engine: Any) -> None:
+    login = {"username": "robot", "password": "word"}
+    pull_mirrored("vault.example:5000/vllm:1", f"{MIRROR}/site/images", login, engine.path_)
+    there = f"{MIRROR}/site/images/vault.example__5000/vllm"
+    assert engine.asked[0] == ("/images/create", {"fromImage": [there], "tag": ["1"]}, login)
+    assert registry_login({MIRROR: login}, f"{MIRROR}/site/images/image") == login
+    assert all(map(IS_MIRROR, (f"{MIRROR}/site/images", MIRROR)))
+    assert not any(map(IS_MIRROR, (f"https://{MIRROR}", f"{MIRROR}/", f"{MIRROR}/Site", f"user:word@{MIRROR}")))
+
+
 def test_what_a_mirror_cannot_give_is_reported(engine: Any) -> None:
     with pytest.raises(InputError, match="cannot come from a mirror by its digest"):
-        pull_mirrored(f"vllm@sha256:{'a' * 64}", MIRROR, engine.path_)
+        pull_mirrored(f"vllm@sha256:{'a' * 64}", MIRROR, {}, engine.path_)
     assert engine.asked == []
     engine.named = (500, [{"message": "no space"}])
     with pytest.raises(InputError, match="image vllm:1: the engine does not give it its name: no space"):
-        pull_mirrored("vllm:1", MIRROR, engine.path_)
+        pull_mirrored("vllm:1", MIRROR, {}, engine.path_)
     engine.answer = (404, [{"message": "manifest unknown"}])
     with pytest.raises(InputError, match=f"image {MIRROR}/docker.io/library/vllm:1: could not be pulled: manifest"):
-        pull_mirrored("vllm:1", MIRROR, engine.path_)
+        pull_mirrored("vllm:1", MIRROR, {}, engine.path_)

@@ -15,7 +15,10 @@ NAME = (
 )
 IS_NAME = matching(NAME)
 # The registry is before the first slash. Images without one are from Docker Hub.
-IS_REGISTRY, HUB = matching(r"(?:[A-Za-z0-9][A-Za-z0-9.-]*|\[[0-9A-Fa-f:]+\])(?::\d{1,5})?"), "docker.io"
+REGISTRY, HUB = r"(?:[A-Za-z0-9][A-Za-z0-9.-]*|\[[0-9A-Fa-f:]+\])(?::\d{1,5})?", "docker.io"
+IS_REGISTRY = matching(REGISTRY)
+# A mirror of other registries may be a folder of a registry.
+IS_MIRROR = matching(rf"{REGISTRY}(?:/{_FOLDER})*")
 NAMED = (
     "must be the name of an image, such as registry.example.net/vllm-gaudi:1.21.3: lowercase letters, without blanks, "
     "https:// or a user (vllm_image_registries has logins)"

@@ -71,12 +71,13 @@ def pull(name: str, login: Mapping[str, str], path: str = ENGINE) -> None:
         raise InputError(f"image {name}: could not be pulled{who}: {sentence}")
 
 
-def pull_mirrored(name: str, mirror: str, path: str = ENGINE) -> None:
+def pull_mirrored(name: str, mirror: str, login: Mapping[str, str], path: str = ENGINE) -> None:
     """Pull an image from a registry that mirrors all images, and give it its own name.
 
     Args:
         name: of the image, with a tag.
-        mirror: the registry, which has the image under a name that begins with its original registry.
+        mirror: the registry, with a path if it has one; the image's name there begins with its original registry.
+        login: ``username`` and ``password`` of the mirror; empty if it requires none.
         path: the engine's socket.
 
     Raises:
@@ -87,7 +88,7 @@ def pull_mirrored(name: str, mirror: str, path: str = ENGINE) -> None:
         raise InputError(f"image {name}: {NO_DIGESTS}")
     place = f"{mirror}/{mirrored_name(full_name(name))}"
     called = place if ":" in place.rpartition("/")[2] else f"{place}:latest"
-    pull(called, {}, path)
+    pull(called, login, path)
     repository, tag = split_name(name)
     text = _told(path, "POST", f"/images/{called}/tag?{urlencode({'repo': repository, 'tag': tag})}")
     if text:

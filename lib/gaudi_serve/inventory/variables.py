@@ -27,7 +27,7 @@ from ..core.checks import (
     one_of,
 )
 from ..core.errors import InputError, Problem, has_login, is_whole, near, one_line, readable, shown
-from ..core.images import IS_NAME, IS_REGISTRY
+from ..core.images import IS_MIRROR, IS_NAME
 from ..core.options import FOLDER, OPTIONS, Range, rule_of
 from ..core.tiers import rank
 from ..gateway.clients import ClientNames, not_read
@@ -228,7 +228,8 @@ FORMS: dict[str, Rule | Range] = {
     ),
     "vllm_image_pip_index_url": BUILD_WEB,
     "vllm_image_mirror": Rule(
-        empty_or(IS_REGISTRY), "must be the name of a registry without https://, such as mirror.site:8443; '' for none"
+        empty_or(IS_MIRROR),
+        "must be the name of a registry without https://, such as mirror.site:8443 or mirror.site/images; '' for none",
     ),
     "site_mirror_address": Rule(
         empty_or(matching(r"[A-Za-z0-9][A-Za-z0-9.-]{0,252}")),
