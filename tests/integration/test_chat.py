@@ -85,7 +85,7 @@ def answered(view: View, words: str) -> None:
 
 def test_a_conversation(browser: Chromium, site: Front, models: list[Talker]) -> None:
     models[0].words = [
-        "**Paris**",
+        "# Answer\n\n**Paris**",
         " is the capital.\n\n",
         "```\ncode\n```\n",
         "<img src=http://192.0.2.1/x onerror=a()>",
@@ -98,6 +98,10 @@ def test_a_conversation(browser: Chromium, site: Front, models: list[Talker]) ->
         assert page.inner_text("h1") == "Models of the site"
         assert not page.is_visible("#attach")
         ask(view, "What is the capital of France?")
+        page.wait_for_selector("#messages > li:last-child.answer h4")
+        # A heading of the answer is larger than the line that names who answers, and stands below it.
+        size = "(one) => parseFloat(getComputedStyle(one).fontSize)"
+        assert page.locator(".answer h4").evaluate(size) > page.locator(".answer > h3").evaluate(size)
         answered(view, "is the capital.")
         page.wait_for_selector("#send:visible")
         assert page.inner_text("#messages strong") == "Paris" and page.inner_text("#messages pre").strip() == "code"

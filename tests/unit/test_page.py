@@ -47,6 +47,11 @@ def lost(plan: dict[str, Any]) -> dict[str, Any]:
         ({"plan": {**plan_of(NAMES), "errors": [ERROR, ERROR]}}, "refused", "2 refusals: fix them before a run."),
         ({"plan": lost(plan_of(NAMES))}, "attention", "g1 could not be read."),
         (
+            {"plan": lost(plan_of(NAMES, restarts=["g2"]))},
+            "attention",
+            "g1 could not be read; a run would change 1 other host.",
+        ),
+        (
             {"status": {**status_of(plan_of(NAMES)), "drifted": ["g1"]}},
             "attention",
             "1 of 2 hosts differs from the plan.",

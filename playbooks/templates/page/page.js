@@ -3,6 +3,21 @@
 (() => {
   const fleet = JSON.parse(document.getElementById("fleet").textContent);
 
+  // On a phone, a row is a list of its cells. The roles stay, which a browser drops with the layout of a table.
+  for (const table of document.querySelectorAll(".wide > table")) {
+    const heads = [...table.tHead.rows[0].cells].map((cell) => cell.textContent);
+    table.classList.add("stacked");
+    table.setAttribute("role", "table");
+    for (const row of table.rows) {
+      row.setAttribute("role", "row");
+      for (const cell of row.cells) {
+        const scope = cell.getAttribute("scope");
+        cell.setAttribute("role", scope === "row" ? "rowheader" : scope ? "columnheader" : "cell");
+        if (!scope && cell.textContent.trim()) cell.dataset.label = heads[cell.cellIndex];
+      }
+    }
+  }
+
   const finder = document.getElementById("finder");
   if (finder) {
     const list = document.getElementById("list");

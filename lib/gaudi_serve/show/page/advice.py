@@ -16,6 +16,8 @@ KINDS = {
     "warning": "Warning",
     "note": "Note",
 }
+Message = tuple[str, str, str]  # kind, text and remedy
+OF_MODEL = re.compile(r"model (?P<model>[^\s:]+): (?P<rest>.*)")
 DRIFT = "Run site.yml on one host, or rollout.yml on several: both restore the planned state."
 # Remedies for messages that contain none, by a pattern of the message.
 REMEDIES = (
@@ -42,7 +44,7 @@ DEFAULT = {
 def attention(plan: Known, status: Known, rollout: Known) -> list[dict[str, Any]]:
     """Return what needs attention, the most urgent first: ``kind``, ``title``, ``hosts``, ``text`` and ``remedy``.
 
-    Hosts with the same message share an entry.
+    Hosts with the same message share an entry, and models of the same hosts too.
     """
     groups: dict[tuple[str, str, str], list[str]] = {}
     # The plan and the status both report an unreachable host; show it once.
@@ -56,9 +58,23 @@ def attention(plan: Known, status: Known, rollout: Known) -> list[dict[str, Any]
     order = list(KINDS)
     found = [
         {"kind": kind, "title": KINDS[kind], "hosts": hosts, "text": text, "remedy": remedy}
-        for (kind, text, remedy), hosts in groups.items()
+        for (kind, text, remedy), hosts in _of_models(groups)
     ]
     return sorted(found, key=lambda one: order.index(str(one["kind"])))
+
+
+def _of_models(groups: Mapping[Message, list[str]]) -> list[tuple[Message, list[str]]]:
+    """Return messages with their hosts; those of several models that differ only in the model's name become one."""
+    models: dict[tuple[str, str, str, tuple[str, ...]], list[str]] = {}
+    for (kind, text, remedy), hosts in groups.items():
+        found = OF_MODEL.fullmatch(text)
+        key = (kind, found["rest"] if found else text, remedy, tuple(hosts))
+        models.setdefault(key, []).extend([found["model"]] if found else [])
+    told = []
+    for (kind, rest, remedy, of_hosts), names in models.items():
+        before = f"{'model' if len(names) == 1 else 'models'} {', '.join(names)}: " if names else ""
+        told.append(((kind, before + rest, remedy), list(of_hosts)))
+    return told
 
 
 def _of_plan(plan: Known) -> Iterator[tuple[str, str, str, str]]:

@@ -58,7 +58,10 @@ def _sentence(parts: Mapping[str, Known], hosts: Sequence[Known], times: Known, 
         return "refused", f"{counted(refusals, 'refusal')}: fix {'it' if refusals == 1 else 'them'} before a run."
     unread = [host["name"] for host in hosts if host["state"] == "unread"]
     if unread:
-        return "attention", f"{some_names(unread)} could not be read."
+        others = [host for host in hosts if host["name"] not in unread]
+        changing = parts["plan"] and sum(bool(host["changes"]) for host in others)
+        more = f"; a run would change {counted(changing, 'other host')}" if changing else ""
+        return "attention", f"{some_names(unread)} could not be read{more}."
     if rollout.get("hosts"):
         left = sum(name not in rollout["hosts"] for wave in rollout.get("waves") or () for name in wave)
         kind, more = ("changes", f"; {counted(left, 'host')} left") if left else ("good", "")

@@ -106,7 +106,15 @@ function element(name, attributes = {}, ...children) {
 // A model's text as Markdown. It may contain anything, because the prompt may contain foreign texts: HTML stays text, and
 // no picture is fetched.
 const escaped = (text) => text.replace(/[&<>"]/g, (sign) => `&#${sign.charCodeAt(0)};`);
-marked.use({ renderer: { html: ({ text }) => escaped(text), image: ({ text, href }) => escaped(`${text} (${href})`) } });
+// The headings of an answer stand below the one that names who answers.
+marked.use({ renderer: {
+  html: ({ text }) => escaped(text),
+  image: ({ text, href }) => escaped(`${text} (${href})`),
+  heading({ tokens, depth }) {
+    const level = Math.min(depth + 3, 6);
+    return `<h${level}>${this.parser.parseInline(tokens)}</h${level}>\n`;
+  },
+} });
 function markdown(text) {
   const allowed = { FORBID_TAGS: ["img", "style", "form", "input", "button", "audio", "video", "svg", "math"], FORBID_ATTR: ["style", "id", "name", "class"] };
   const found = DOMPurify.sanitize(marked.parse(text), { ...allowed, RETURN_DOM_FRAGMENT: true });
