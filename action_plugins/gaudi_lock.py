@@ -65,7 +65,8 @@ class ActionModule(ActionBase):  # type: ignore[misc]  # ansible-core has no typ
                 "locked": locked(holder, answer["since"]),
                 "msg": refusal(host, holder, answer["since"], variables),
             }
-            answer = {**answer, **told, "failed": True}
+            # The sentence names the holder.
+            answer = {**{key: value for key, value in answer.items() if key != "holder"}, **told, "failed": True}
         elif answer.get("taken_over"):
             answer["warnings"] = [f"{host}: {taken_over(answer['taken_over'], why, check)}"]
         return {**result, **answer}

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import yaml
-from gaudi_serve.core.errors import InputError
+from gaudi_serve.core.errors import BROKE, InputError
 from gaudi_serve.rollout.state import (
     LOST,
     TRANSITIONS,
@@ -21,7 +21,6 @@ from gaudi_serve.rollout.state import (
     next_state,
     rollout_stopped,
 )
-from gaudi_serve.stages.reset import BROKE
 from helpers.plugins import ROOT, load
 
 BEFORE = {"m": {"tokens_s": 500.0, "first_token_s": 0.1}}

@@ -443,6 +443,10 @@ def test_a_loop_whose_items_are_all_skipped_leaves_nothing_behind() -> None:
 def test_a_failure_without_a_word_reports_it_and_nothing_is_reported_twice() -> None:
     assert reason({}) == ["it failed silently"]
     assert reason({"msg": "bad", "stderr": "bad"}) == ["bad"]
+    cut = {"failed": True, "msg": "Module result deserialization failed: No start of json char found"}
+    assert "the connection to the host broke during this task" in reason(cut)[0] and len(reason(cut)) == 1
+    assert reason({**cut, "module_stderr": "Traceback: x"})[0] == cut["msg"]
+    assert reason({"failed": False, "msg": "broken pipe"}) == ["broken pipe"]
     assert reason({"msg": {"a": 1}, "status": 404, "url": "", "_x": 1}) == ['{"a": 1}', "status: 404"]
     assert reason({"msg": "bad"}, ["Do this."], "trace\nbad") == ["Do this.", "bad", "trace"]
 

@@ -13,6 +13,11 @@ from typing import Any, TypeGuard
 from .hide import without_credentials
 from .tiers import rank
 
+# Texts of ansible-core and ssh for a module whose result is cut off: the host was paused, lost or restarted.
+BROKE = "the connection to the host broke during this task"
+BROKEN = re.compile(
+    r"deserialization failed|connection to \S+ closed|broken pipe|connection reset by peer", re.IGNORECASE
+)
 LONGEST_VALUE = 80  # characters of a value or line that a message shows
 MISSPELT = 0.9  # The likeness from which a word is a name with a typing error.
 ABOUT = 0.1  # Names whose likeness to a word differs by less are about equally similar.
@@ -82,6 +87,17 @@ def shown(value: Any) -> str:
             # Too deep, or an integer of more digits than Python writes.
             text = f"a value of type {type(value).__name__}"
     return text if len(text) <= LONGEST_VALUE + 2 else text[:LONGEST_VALUE] + "..."
+
+
+def connection_broke(text: str, result: Mapping[str, Any]) -> bool:
+    """Return whether a task failed because its result was cut off, and not because its module failed.
+
+    Args:
+        text: the reason that the result gives.
+        result: of the task, which has the traceback of a module that failed.
+    """
+    traced = any("Traceback" in str(result.get(key)) for key in ("module_stderr", "module_stdout"))
+    return not traced and BROKEN.search(text) is not None
 
 
 def has_login(text: str) -> bool:

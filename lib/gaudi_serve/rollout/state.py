@@ -14,8 +14,8 @@ from dataclasses import asdict, dataclass, replace
 from enum import Enum
 from typing import Any
 
-from ..core.errors import InputError
-from ..stages.reset import BROKE, reset_failure
+from ..core.errors import BROKE, InputError
+from ..stages.reset import reset_failure
 from .figures import slower_models, verified_text
 
 Known = Mapping[str, Any]

@@ -13,6 +13,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from ..core.errors import BROKE, connection_broke
 from ..core.words import counted, some_names
 from ..stages import registry
 
@@ -271,6 +272,8 @@ def what(found: Iterable[Change], check: bool) -> str:
 
 def said(result: Result) -> list[str]:
     """Return the lines of a result's message: one for each entry of a list, or each line of a text."""
+    if result.get("failed") and connection_broke(str(result.get("msg") or ""), result):
+        return [f"{BROKE}. Check that the host answers; the next run completes what this one began"]
     return [line for text in _texts(result.get("msg")) for line in text.splitlines() or [""]]
 
 

@@ -6,14 +6,13 @@ Every ``*_reset`` filter returns ``due`` (something is pending), ``did`` (what a
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from pathlib import PurePosixPath
 from typing import Any
 
 from ..catalog.keys import RESERVED
 from ..core.checks import is_flag_text
-from ..core.errors import shown
+from ..core.errors import BROKE, connection_broke, shown
 from ..core.images import image_name
 from ..core.paths import vllm_unit_paths
 from ..core.table import table
@@ -50,13 +49,6 @@ def reset_refusal(options: Known, confirm: Any, check: bool = False) -> list[str
     return reasons
 
 
-# Texts of ansible-core and ssh for a module whose result is cut off.
-BROKE = "the connection to the host broke during this task"
-BROKEN = re.compile(
-    r"deserialization failed|connection to \S+ closed|broken pipe|connection reset by peer", re.IGNORECASE
-)
-
-
 def reset_failure(result: Known) -> str:
     """Return why a task failed: the reason of its first failed item, or else the output of its command."""
     failed = [one for one in result.get("results") or [] if isinstance(one, Mapping) and one.get("failed")]
@@ -68,9 +60,7 @@ def reset_failure(result: Known) -> str:
     ]
     if said[0] in ("", "non-zero return code"):
         said = [*said[1:], said[0]]
-    if BROKEN.search(said[0]) and not any(
-        "Traceback" in str(one.get(key)) for key in ("module_stderr", "module_stdout")
-    ):
+    if connection_broke(said[0], one):
         return BROKE
     item = f"{one['item']}: " if failed and isinstance(one.get("item"), str) else ""
     return item + (next((text for text in said if text), "") or "it has no message")
