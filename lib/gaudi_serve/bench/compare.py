@@ -1,4 +1,4 @@
-"""Compares a run with earlier runs of the same case."""
+"""Compares a run with the earlier runs of the same host and case."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from typing import Any
 
 from ..core.table import table
 from ..core.words import counted
-from .results import last_run, moment, read_results
-from .statistics import UNKNOWN, Compared, compared, noise_floors, verdict
+from .results import moment, read_results
+from .statistics import LEAST, LEAST_RUNS, MOST_RUNS, UNKNOWN, Compared, compared, verdict
 
 Known = Mapping[str, Any]
 # Values that may differ between compared runs; differences are shown, because they are often the subject.
@@ -32,13 +32,17 @@ class Comparison:
         """Return the comparison as data."""
         rows = [
             {
-                **{"figure": one.figure.text, "old": one.old, "new": one.new, "ratio": round(one.ratio, 4)},
-                **{"interval": [round(one.low, 4), round(one.high, 4)], "noise": round(one.floor, 4)},
-                "verdict": one.verdict,
+                **{"figure": one.figure.text, "old": one.old, "new": one.new, "ratio": _rounded(one.ratio)},
+                **{"same": [_rounded(one.low), _rounded(one.high)], "spread": _rounded(one.spread)},
+                **{"verdict": one.verdict, "why": one.why},
             }
             for one in self.figures
         ]
         return {"verdict": self.verdict, "figures": rows}
+
+
+def _rounded(value: float | None) -> float | None:
+    return None if value is None else round(value, 4)
 
 
 def compare(new: Sequence[Known], kept: Sequence[Known], with_what: str) -> Comparison:
@@ -54,21 +58,51 @@ def compare(new: Sequence[Known], kept: Sequence[Known], with_what: str) -> Comp
     same = [one for one in old if one["case"] == first["case"]]
     if not same:
         return Comparison(UNKNOWN, [*problems, *_nothing(first, old, with_what)])
-    before = last_run(same)
-    sound = [[one for one in side if not one.get("not_comparable")] for side in (before, new)]
-    lines = [*problems, _head(before, first)]
-    for side, left, what in ((before, sound[0], "earlier"), (new, sound[1], "new")):
-        if len(left) < len(side):
-            why = next(text for one in side for text in one.get("not_comparable") or [])
-            lines.append(f"{counted(len(side) - len(left), 'repetition')} of the {what} run left out, such as: {why}")
-    if not all(sound):
-        return Comparison(UNKNOWN, [*lines, "nothing is left to compare"])
-    like = (one for one in _like(kept, first) if one["case"] == first["case"] and one["host"] == first["host"])
-    # Disturbed repetitions and the run itself must not influence the noise.
-    floors = noise_floors(one for one in like if not one.get("not_comparable"))
-    found = compared(sound[0], sound[1], floors)
+    newest = max(same, key=moment)
+    # The spread between runs is that of one host.
+    stored = [one for one in same if one["host"] == newest["host"]]
+    runs = _runs(stored)
+    earlier = [sound for run in runs if len(sound := _sound(run)) >= LEAST][-MOST_RUNS:]
+    own = _sound(new)
+    lines = [*problems, _head(newest, first), *_left_out(stored, "earlier runs"), *_left_out(new, "the new run")]
+    if problem := _too_few(earlier, len(runs), own):
+        return Comparison(UNKNOWN, [*lines, f"verdict: {UNKNOWN}: {problem}"])
+    # An answer of one token has no gap between tokens.
+    without = ("itl_ms",) if (first.get("load") or {}).get("output_tokens") == 1 else ()
+    found = compared(earlier, own, without)
     said = verdict(found)
-    return Comparison(said, [*lines, *_rows(found), _summary(said, sound)], found)
+    return Comparison(said, [*lines, *_rows(found), *_reasons(found), _summary(said, earlier)], found)
+
+
+def _sound(run: Sequence[Known]) -> list[Known]:
+    """Return the repetitions that nothing disturbed."""
+    return [one for one in run if not one.get("not_comparable")]
+
+
+def _left_out(records: Sequence[Known], what: str) -> list[str]:
+    """Return a line on the disturbed repetitions, with the reason of one."""
+    reasons = [one["not_comparable"][0] for one in records if one.get("not_comparable")]
+    return [f"{counted(len(reasons), 'repetition')} of {what} left out, such as: {reasons[-1]}"] if reasons else []
+
+
+def _runs(records: Sequence[Known]) -> list[list[Known]]:
+    """Return the repetitions of each run, the oldest run first."""
+    found: dict[str, list[Known]] = {}
+    for one in sorted(records, key=moment):
+        found.setdefault(str(one.get("run") or one["date"]), []).append(one)
+    return list(found.values())
+
+
+def _too_few(earlier: Sequence[Sequence[Known]], stored: int, own: Sequence[Known]) -> str:
+    """Return why runs cannot be compared; empty if they can."""
+    if len(own) < LEAST:
+        return f"the new run has {counted(len(own), 'comparable repetition')}, and {LEAST} are needed"
+    if len(earlier) < LEAST_RUNS:
+        return (
+            f"{len(earlier)} of {counted(stored, 'stored run')} of this case on this host can be compared (three "
+            f"repetitions each), and {LEAST_RUNS} are needed to know how much its runs differ"
+        )
+    return ""
 
 
 def _earlier(first: Known, kept: Sequence[Known], with_what: str) -> tuple[list[Known], list[str]]:
@@ -107,8 +141,7 @@ def _nothing(first: Known, old: Sequence[Known], with_what: str) -> list[str]:
     ]
 
 
-def _head(before: Sequence[Known], first: Known) -> str:
-    old = before[0]
+def _head(old: Known, first: Known) -> str:
     differs = [
         f"{key} {_short(old.get(key))} -> {_short(first.get(key))}" for key in SAID if old.get(key) != first.get(key)
     ]
@@ -116,7 +149,7 @@ def _head(before: Sequence[Known], first: Known) -> str:
     differs += [f"benchmark tool {tools[0]} -> {tools[1]}"] if tools[0] != tools[1] else []
     cards = [one.get("cards") for one in (old, first)]
     differs += [f"cards {_cards(old)} -> {_cards(first)}"] if cards[0] != cards[1] else []
-    return f"compared with the run of {old['date']}: {', '.join(differs) or 'nothing else differs'}"
+    return f"since the newest earlier run ({old['date']}): {', '.join(differs) or 'nothing differs'}"
 
 
 def _short(value: Any) -> str:
@@ -130,21 +163,35 @@ def _cards(one: Known) -> str:
 
 
 def _rows(found: Sequence[Compared]) -> list[str]:
-    head = ["FIGURE", "EARLIER", "NOW", "CHANGE", "INTERVAL", "NOISE", "VERDICT"]
+    head = ["FIGURE", f"BEST {LEAST_RUNS}", "NOW", "CHANGE", "SAME WITHIN", "SPREAD", "VERDICT"]
     rows = [
         [
-            *(one.figure.text, f"{one.old:.4g}", f"{one.new:.4g}", f"{one.ratio - 1:+.1%}"),
-            *(f"{one.low - 1:+.1%} to {one.high - 1:+.1%}", f"{one.floor:.1%}", one.verdict),
+            *(one.figure.text, _cell(one.old), _cell(one.new), _part(one.ratio and one.ratio - 1)),
+            f"{_part(one.low - 1)} to {_part(one.high - 1)}" if one.low and one.high else "-",
+            *("-" if one.spread is None else f"{one.spread:.1%}", one.verdict or "-"),
         ]
         for one in found
     ]
     return table([head, *rows])
 
 
-def _summary(said: str, sound: Sequence[Sequence[Known]]) -> str:
-    old, new = (len(side) for side in sound)
-    few = "; three repetitions of each are needed" if said == UNKNOWN else ""
-    return f"verdict: {said} ({old} against {counted(new, 'repetition')}, 95 % intervals{few})"
+def _cell(value: float | None) -> str:
+    return "-" if value is None else f"{value:.4g}"
+
+
+def _part(value: float | None) -> str:
+    return "-" if value is None else f"{value:+.1%}"
+
+
+def _reasons(found: Sequence[Compared]) -> list[str]:
+    return [f"{one.figure.text} is not known: {one.why}" for one in found if one.verdict == UNKNOWN]
+
+
+def _summary(said: str, earlier: Sequence[Sequence[Known]]) -> str:
+    return (
+        f"verdict: {said}, against the best {LEAST_RUNS} consecutive of {counted(len(earlier), 'earlier run')}; of "
+        "equal runs at most 5 in 100 are called better or worse"
+    )
 
 
 __all__ = ["Comparison", "compare"]

@@ -6,7 +6,7 @@ import fcntl
 import json
 import os
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -251,10 +251,4 @@ def moment(record: Known) -> float:
     return datetime.fromisoformat(str(record["date"])).timestamp()
 
 
-def last_run(records: Sequence[Known]) -> list[Known]:
-    """Return the lines of the newest run."""
-    newest = max(records, key=moment, default=None)
-    return [one for one in records if one.get("run") == newest.get("run")] if newest else []
-
-
-__all__ = ["Kept", "append", "client_limit", "failed", "figures", "last_run", "moment", "printed", "read_results"]
+__all__ = ["Kept", "append", "client_limit", "failed", "figures", "moment", "printed", "read_results"]

@@ -1,37 +1,51 @@
-"""Compares two sets of repetitions: the ratio of their medians, its interval, and the machine's noise."""
+"""Decides whether a run is as fast as the earlier runs of the same host and case.
+
+A run is one number for each figure: the logarithm of the median of its repetitions, because runs differ by more than
+the repetitions of one run. The spread of the runs is the root of half their mean square successive difference (von
+Neumann and others, Annals of Mathematical Statistics 12, 1941), as in a control chart for individual
+values (NIST/SEMATECH e-Handbook of Statistical Methods, 6.3.2.2): neither a creep nor a step between two runs inflates
+it much. The reference is the best mean of five consecutive runs, so that a creep is found and one lucky run is not
+enough. The limits are quantiles of the same statistic for simulated equal runs, a Monte Carlo test (Dwass, Annals of
+Mathematical Statistics 28, 1957); they are independent of level and spread.
+"""
 
 from __future__ import annotations
 
+import math
 import random
 import statistics
-from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
+from itertools import accumulate, pairwise
 from typing import Any
 
-RESAMPLES = 10_000
-LEVEL = 0.95
-LEAST = 3  # repetitions of each side; an interval needs at least these
+LEAST = 3  # repetitions of a run that counts
+LEAST_RUNS, MOST_RUNS = 5, 20  # earlier runs; the newest ones count
+# The part of normally distributed equal runs that are called better or worse. At most 5 % are promised; the rest is for
+# boxes whose runs are distributed otherwise.
+FALSE_ALARMS = 0.03
+DRAWS = 20_000
 BETTER, SAME, WORSE, UNKNOWN = "better", "same", "worse", "not known"
 
 
 @dataclass(frozen=True)
 class Figure:
-    """A compared figure: its name, whether more is better (``more``), and its minimum noise.
+    """A compared figure: its name, and whether more is better (``more``).
 
-    gate: whether a worse figure makes the run worse.
+    least: the smallest relative change that counts, however small the spread is. gate: whether it decides the verdict.
     """
 
     name: str
     which: str = ""
     more: bool = False
-    noise: float = 0.05
+    least: float = 0.05
     gate: bool = False
 
     def of(self, record: Mapping[str, Any]) -> float | None:
-        """Return the figure of a saved line; None if it is missing."""
+        """Return the figure of a saved line; None if it is missing, or 0 because nothing was measured."""
         found = record["figures"].get(self.name)
-        return (found or {}).get(self.which) if self.which else found
+        return ((found or {}).get(self.which) if self.which else found) or None
 
     @property
     def text(self) -> str:
@@ -49,97 +63,105 @@ TITLES = {
     "e2el_ms": "E2EL ms",
 }
 FIGURES = (
-    Figure("output_tokens_s", more=True, noise=0.03, gate=True),
-    Figure("requests_s", more=True, noise=0.03),
-    Figure("ttft_ms", "median", noise=0.10, gate=True),
-    Figure("ttft_ms", "p99", noise=0.15),
-    Figure("tpot_ms", "median", noise=0.05),
-    Figure("itl_ms", "p99", noise=0.15, gate=True),
-    Figure("e2el_ms", "median", noise=0.05),
+    Figure("output_tokens_s", more=True, least=0.03, gate=True),
+    Figure("requests_s", more=True, least=0.03),
+    Figure("ttft_ms", "median", least=0.10, gate=True),
+    Figure("ttft_ms", "p99", least=0.15),
+    Figure("tpot_ms", "median"),
+    Figure("itl_ms", "p99", least=0.15, gate=True),
+    Figure("e2el_ms", "median"),
 )
+GATES = sum(figure.gate for figure in FIGURES)
 
 
 @dataclass(frozen=True)
 class Compared:
-    """One figure of two sets: their medians, the ratio of new to old, its interval, and the verdict."""
+    """One figure of a run beside the reference; values are None where they are not known.
+
+    old: the reference. ratio: new to old. low, high: the ratios that equal runs have. spread: of the earlier runs,
+    relative. verdict: empty if the figure does not decide. why: what is missing.
+    """
 
     figure: Figure
-    old: float
-    new: float
-    ratio: float
-    low: float
-    high: float
-    floor: float
-    verdict: str
+    old: float | None = None
+    new: float | None = None
+    ratio: float | None = None
+    low: float | None = None
+    high: float | None = None
+    spread: float | None = None
+    verdict: str = ""
+    why: str = ""
 
 
-def ratio_interval(
-    old: Sequence[float], new: Sequence[float], resamples: int = RESAMPLES, level: float = LEVEL
-) -> tuple[float, float, float]:
-    """Return the ratio of the medians of two sets, and its bootstrap interval; the result is reproducible."""
-    draw = random.Random(0)  # noqa: S311 - reproducible, not secret
-    ratios = sorted(
-        statistics.median(draw.choices(new, k=len(new))) / statistics.median(draw.choices(old, k=len(old)))
-        for _ in range(resamples)
-    )
-    edge = int((1 - level) / 2 * resamples)
-    return statistics.median(new) / statistics.median(old), ratios[edge], ratios[-1 - edge]
+def reference(levels: Sequence[float]) -> tuple[float, float]:
+    """Return the best mean of five consecutive runs, and the spread of the runs; more is better."""
+    sums = list(accumulate(levels, initial=0.0))
+    best = max(end - begin for begin, end in zip(sums, sums[LEAST_RUNS:], strict=False)) / LEAST_RUNS
+    return best, math.sqrt(statistics.fmean((new - old) ** 2 for old, new in pairwise(levels)) / 2)
 
 
-def noise_floors(records: Iterable[Mapping[str, Any]]) -> dict[Figure, float]:
-    """Return the relative noise of each figure between repetitions, from this machine's saved runs.
+@lru_cache
+def limits(runs: int) -> tuple[float, float]:
+    """Return the differences to the reference, in spreads, between which equal runs are, after this many runs.
 
-    It is twice the spread of a run's repetitions around their median: the median of all runs, and at least the noise
-    of a quiet machine.
+    The false alarms are shared between the deciding figures and the two directions (Bonferroni).
     """
-    runs: dict[Any, list[Mapping[str, Any]]] = defaultdict(list)
-    for one in records:
-        runs[(one.get("run"), one["host"], one["model"], one.get("served"), one["case"])].append(one)
-    return {figure: max(figure.noise, _floor(figure, runs.values())) for figure in FIGURES}
-
-
-def _floor(figure: Figure, runs: Iterable[Sequence[Mapping[str, Any]]]) -> float:
-    spreads = []
-    for run in runs:
-        values = values_of(figure, run)
-        middle = statistics.median(values) if len(values) >= LEAST else 0.0
-        if middle:
-            # The factor 1.4826 converts the median deviation to a standard deviation, for normal noise.
-            spreads.append(1.4826 * statistics.median(abs(value - middle) for value in values) / middle)
-    return 2 * statistics.median(spreads) if spreads else 0.0
-
-
-def values_of(figure: Figure, records: Iterable[Mapping[str, Any]]) -> list[float]:
-    """Return a figure's values from the lines that have it."""
-    return [value for one in records if (value := figure.of(one))]
+    draw = random.Random(runs)  # noqa: S311 - reproducible, not secret
+    found = []
+    for _ in range(DRAWS):
+        *levels, new = [draw.gauss(0, 1) for _ in range(runs + 1)]
+        best, spread = reference(levels)
+        found.append((new - best) / spread)
+    found.sort()
+    edge = int(FALSE_ALARMS / 2 / GATES * DRAWS)
+    return found[edge], found[-1 - edge]
 
 
 def compared(
-    old: Sequence[Mapping[str, Any]], new: Sequence[Mapping[str, Any]], floors: Mapping[Figure, float]
+    earlier: Sequence[Sequence[Mapping[str, Any]]], new: Sequence[Mapping[str, Any]], without: Sequence[str] = ()
 ) -> list[Compared]:
-    """Return the comparison of each figure that both sets have."""
-    found = []
-    for figure in FIGURES:
-        before, after = values_of(figure, old), values_of(figure, new)
-        if before and after:
-            found.append(_compared(figure, before, after, floors.get(figure, figure.noise)))
-    return found
+    """Return the comparison of each figure that is known, and of each that decides.
+
+    Args:
+        earlier: the repetitions of each earlier run, the oldest run first.
+        new: the repetitions of the run.
+        without: names of figures that the load cannot have.
+    """
+    figures = [figure for figure in FIGURES if figure.name not in without]
+    found = [_compared(figure, [_level(figure, run) for run in earlier], _level(figure, new)) for figure in figures]
+    return [one for one in found if one.verdict or one.ratio is not None]
 
 
-def _compared(figure: Figure, old: Sequence[float], new: Sequence[float], floor: float) -> Compared:
-    ratio, low, high = ratio_interval(old, new)
-    verdict = SAME
-    if min(len(old), len(new)) < LEAST:
-        verdict = UNKNOWN
-    elif (low > 1 or high < 1) and abs(ratio - 1) > floor:
-        verdict = BETTER if (ratio > 1) == figure.more else WORSE
-    return Compared(figure, statistics.median(old), statistics.median(new), ratio, low, high, floor, verdict)
+def _level(figure: Figure, run: Iterable[Mapping[str, Any]]) -> float | None:
+    """Return the median of a figure over the repetitions of a run; None if fewer than three have it."""
+    values = [value for one in run if (value := figure.of(one))]
+    return statistics.median(values) if len(values) >= LEAST else None
+
+
+def _compared(figure: Figure, earlier: Sequence[float | None], new: float | None) -> Compared:
+    known = [value for value in earlier if value is not None][-MOST_RUNS:]
+    unknown = UNKNOWN if figure.gate else ""
+    if new is None:
+        return Compared(figure, verdict=unknown, why="fewer than three repetitions of the new run have it")
+    if len(known) < LEAST_RUNS:
+        why = f"{len(known)} of {len(earlier)} earlier runs have it, and {LEAST_RUNS} are needed"
+        return Compared(figure, new=new, verdict=unknown, why=why)
+    sign = 1 if figure.more else -1
+    best, spread = reference([sign * math.log(value) for value in known])
+    worst, top = (limit * spread for limit in limits(len(known)))
+    least = math.log1p(figure.least)
+    worst, top = min(worst, -least), max(top, least)
+    change = sign * math.log(new) - best
+    verdict = WORSE if change < worst else BETTER if change > top else SAME
+    low, high = sorted((math.exp(sign * worst), math.exp(sign * top)))
+    values = math.exp(sign * best), new, math.exp(sign * change), low, high, math.expm1(spread)
+    return Compared(figure, *values, verdict if figure.gate else "")
 
 
 def verdict(found: Iterable[Compared]) -> str:
-    """Return the joint verdict of the gating figures: worse if any is worse."""
+    """Return the one verdict of the deciding figures, whose limits share the false alarms."""
     said = {one.verdict for one in found if one.figure.gate}
     return next((one for one in (WORSE, UNKNOWN, BETTER) if one in said), SAME if said else UNKNOWN)
 
 
-__all__ = ["FIGURES", "Compared", "Figure", "compared", "noise_floors", "ratio_interval", "values_of", "verdict"]
+__all__ = ["FIGURES", "LEAST", "LEAST_RUNS", "MOST_RUNS", "Compared", "Figure", "compared", "limits", "verdict"]
