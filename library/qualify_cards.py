@@ -12,7 +12,7 @@ description:
     each card, with the raw log.
   - Refuses while any program uses a card.
   - First reloads the driver with its normal parameters if an earlier run left it loaded for tests.
-  - Fails if a test fails that healthy cards pass, or if a test has no result.
+  - Fails if a test fails that healthy cards pass, or if a test has no result or did not run.
 options:
   accelerator:
     description: The platform of the cards.
@@ -64,7 +64,8 @@ EXAMPLES = r"""
 
 RETURN = r"""
 tests:
-  description: One entry for each test - C(name), C(verdict), C(why), C(failed), C(seconds), C(before), C(log).
+  description:
+    - One entry for each test - C(name), C(verdict), C(why), C(failed), C(untested), C(seconds), C(before), C(log).
   returned: always
   type: list
 lines:
@@ -72,7 +73,7 @@ lines:
   returned: always
   type: list
 verdict:
-  description: passed, failed or no result.
+  description: passed, failed, not tested or no result.
   returned: always
   type: str
 """

@@ -18,7 +18,7 @@ def port(number: int) -> dict[str, Any]:
     """Return a port of card 0 after a boot: down."""
     found: dict[str, Any] = {"module_id": 0, "port": number, "interface": f"ens{number}", "mac": "b0:fd:0b:00:00:01"}
     found |= {"up": False, "carrier": True, "mtu": 1500, "speed": 100_000, "addresses": []}
-    return {**found, "neighbor": "", "neighbor_port": ""}
+    return {**found, "neighbors": []}
 
 
 def routed(host: int, number: int) -> dict[str, Any]:

@@ -46,11 +46,23 @@ def test_a_healthy_card_has_its_numbers_and_nothing_to_report() -> None:
             "32 rows of its memory are replaced for double",
         ),
         ("On Chip 1          :  29 C", "On Chip 1          :  83 C", "its chip is at 83 °C; its limit is 83 °C"),
-        ("Temperature\n", "Temperature\n                Slowdown          : 29 C\n", "its limit is 29 °C"),
+        (
+            "Temperature\n",
+            "Temperature\n                Slowdown          : 29 C\n",
+            "its limit is 29 °C",
+        ),
+        ("HBM 0 Temp         :  29 C", "HBM 0 Temp         : 105 C", "its HBM is at 105 °C; its limit is 105 °C"),
+        ("VRM2 Temp          :  39 C", "VRM2 Temp          : 125 C", "its VRM is at 125 °C; its limit is 125 °C"),
+        (
+            "Temperature\n",
+            "Temperature\n                Memory Max Operating Temp : 29 C\n",
+            "its HBM is at 29 °C; its limit is 29 °C",
+        ),
+        ("HW Slowdown             : Not Active", "HW Slowdown             : Active", "its hardware reduces its clock"),
         ("Operational", "In reset", "its module status is In reset"),
         (
-            "Slowdown\n                                        : Not Active",
-            "Slowdown\n                                        : Active",
+            "Thermal Slowdown\n                                        : Not Active",
+            "Thermal Slowdown\n                                        : Active",
             "its clock is reduced because of its temperature",
         ),
     ],
@@ -65,9 +77,20 @@ def test_what_is_worth_a_warning_alone() -> None:
     assert (rows.sick, rows.warned) == ((), ("31 of 32 rows of its memory are replaced for single bit errors",))
     link = changed(("Current : x16", "Current : x8"), ("Current : 16GT/s", "Current : 8GT/s"))
     assert link.warned == ("its PCIe link has 8 of 16 lanes", "its PCIe link has 8 of 16 GT/s")
-    # Outside, a Gaudi3 may be as hot: the vendor has no figure for it.
-    hot = REPORT.replace("On Chip 1          :  29 C", "On Chip 1          :  90 C")
-    assert judged(card_sections(hot)[BUS], "HL-325").sick == ()
+    power = changed(
+        ("HW Slowdown             : Not Active", "HW Slowdown             : Active"),
+        (f"Power Slowdown\n{' ' * 40}: Not Active", f"Power Slowdown\n{' ' * 40}: Active"),
+    )
+    assert (power.sick, power.warned) == ((), ("its clock is reduced because of its power draw",))
+
+
+@pytest.mark.parametrize(("temperature", "sick"), [(90, ()), (105, ("its chip is at 105 °C; its limit is 105 °C",))])
+def test_a_gaudi3_without_a_limit_of_the_vendor_has_that_of_its_parts(temperature: int, sick: tuple[str, ...]) -> None:
+    hot = REPORT.replace("On Chip 1          :  29 C", f"On Chip 1          : {temperature} C")
+    assert judged(card_sections(hot)[BUS], "HL-325").sick == sick
+    # What the card shows itself counts first.
+    own = hot.replace("Temperature\n", "Temperature\n                GPU Slowdown Temp : 85 C\n")
+    assert judged(card_sections(own)[BUS], "HL-325").sick == (f"its chip is at {temperature} °C; its limit is 85 °C",)
 
 
 def observed(report: str, errors: str = "", status: int = 0) -> tuple[dict[str, CardHealth], list[str]]:
@@ -212,7 +235,7 @@ def test_status_shows_sick_and_excluded_cards() -> None:
 
 
 def test_ports_that_carry_nothing_are_a_warning_in_plan_and_status() -> None:
-    outside = {"interface": "ens22", "mac": "", "mtu": 1500, "addresses": [], "neighbor": "", "neighbor_port": ""}
+    outside = {"interface": "ens22", "mac": "", "mtu": 1500, "addresses": [], "neighbors": []}
     outside |= {"module_id": 0, "up": True, "carrier": False}
     ports = [{**outside, "port": 22}, {**outside, "port": 8, "carrier": True}, {**outside, "port": 23}]
     facts: dict[str, Any] = {

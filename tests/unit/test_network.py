@@ -40,7 +40,7 @@ def port(number: int = 8, **more: Any) -> dict[str, Any]:
         "mac": f"b0:fd:0b:00:00:{number:02}",
     }
     found |= {"up": True, "carrier": True, "mtu": 1500, "speed": 100_000, "addresses": []}
-    return {**found, "neighbor": "", "neighbor_port": "", **more}
+    return {**found, "neighbors": [], **more}
 
 
 def nic(name: str, **more: Any) -> dict[str, Any]:
@@ -214,10 +214,36 @@ def test_cabling_is_compared_with_lldp() -> None:
     entry = {"module_id": 0, "port": 8, "neighbor": "leaf1", "neighbor_port": "Ethernet1"}
     usual: dict[str, Any] = {"between": "ports", "ports": [entry]}
     assert "install lldpd" in pending(network(ports=[port()]), **usual).due
-    seen = done(network(ports=[port(neighbor="leaf1", neighbor_port="Ethernet2")], packages=["lldpd"]), **usual)
+    other = {"names": ["leaf1"], "ports": ["Ethernet2"]}
+    seen = done(network(ports=[port(neighbors=[other])], packages=["lldpd"]), **usual)
     found = pending(seen, **usual)
     line = "card 0 port 8 (ens8): neighbor_port must be Ethernet1, but LLDP shows Ethernet2"
     assert (found.due, list(found.drift)) == ([], [line]) and line in found.left[0]
+
+
+@pytest.mark.parametrize(
+    ("neighbors", "line"),
+    [
+        # The entry of the old cable has not expired yet.
+        ([["leaf2", "Ethernet9"], ["leaf1", "Ethernet1"]], ""),
+        # SONiC: the alias is the ID and the name the description, or the reverse.
+        ([["leaf1", "etp1", "Ethernet1"]], ""),
+        ([["leaf1", "Ethernet1", "Eth1/1"]], ""),
+        ([["leaf1", "etp2", "Ethernet4"]], "neighbor_port must be Ethernet1, but LLDP shows etp2 (Ethernet4)"),
+        (
+            [["leaf1", "Ethernet2"], ["leaf2", "Ethernet1"]],
+            "neighbor_port must be Ethernet1, but LLDP shows Ethernet2 and Ethernet1",
+        ),
+        ([["leaf2", "Ethernet1"]], "neighbor must be leaf1, but LLDP shows leaf2"),
+        ([["leaf1"]], "neighbor_port must be Ethernet1, but LLDP shows nothing"),
+    ],
+)
+def test_one_of_several_neighbors_is_enough_and_a_port_has_several_names(neighbors: list[Any], line: str) -> None:
+    entry = {"module_id": 0, "port": 8, "neighbor": "leaf1", "neighbor_port": "Ethernet1"}
+    usual: dict[str, Any] = {"between": "ports", "ports": [entry]}
+    others = [{"names": [name, "aa:bb"], "ports": ports} for name, *ports in neighbors]
+    seen = done(network(ports=[port(neighbors=others)], packages=["lldpd"]), **usual)
+    assert list(pending(seen, **usual).drift) == ([f"card 0 port 8 (ens8): {line}"] if line else [])
 
 
 def test_what_lldpctl_prints_is_read() -> None:
@@ -226,11 +252,16 @@ def test_what_lldpctl_prints_is_read() -> None:
         "port": {"id": {"type": "ifname", "value": "Ethernet1"}},
     }
     bare = {"chassis": {"id": {"type": "mac", "value": "aa:bb"}}, "port": {"id": {"type": "local", "value": "7"}}}
-    first = {"neighbor": "leaf1", "neighbor_port": "Ethernet1"}
-    second = {"neighbor": "aa:bb", "neighbor_port": "7"}
-    assert observe_network.lldp(json.dumps({"lldp": {"interface": {"a": one}}})) == {"a": first}
+    first = {"names": ["leaf1", "aa:bb"], "ports": ["Ethernet1"]}
+    second = {"names": ["aa:bb"], "ports": ["7"]}
+    assert observe_network.lldp(json.dumps({"lldp": {"interface": {"a": one}}})) == {"a": [first]}
     both = {"lldp": {"interface": [{"a": one}, {"b": bare}]}}
-    assert observe_network.lldp(json.dumps(both)) == {"a": first, "b": second}
+    assert observe_network.lldp(json.dumps(both)) == {"a": [first], "b": [second]}
+    # Two neighbors on one interface; one of them twice, as lldpd 0.9.6 shows it.
+    sonic = {**one, "port": {"id": {"type": "local", "value": "etp1"}, "descr": "Ethernet0", "ttl": "120"}}
+    three = {"lldp": {"interface": [{"a": bare}, {"a": sonic}, {"a": bare}]}}
+    third = {**first, "ports": ["etp1", "Ethernet0"]}
+    assert observe_network.lldp(json.dumps(three)) == {"a": [second, third]}
     for nothing in ("", "{}", "no daemon", '{"lldp": {}}', '{"lldp": []}', '{"lldp": {"interface": [7]}}'):
         assert observe_network.lldp(nothing) == {}
 

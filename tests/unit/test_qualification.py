@@ -17,7 +17,7 @@ import pytest
 from gaudi_serve.core.errors import InputError
 from gaudi_serve.host import qualification
 from gaudi_serve.platforms import PLATFORMS, dcgm, hl_qual
-from gaudi_serve.platforms.acceptance import FAILED, LONG, NO_RESULT, PASSED, QUICK, SUITES, Report
+from gaudi_serve.platforms.acceptance import FAILED, LONG, NO_RESULT, NOT_TESTED, PASSED, QUICK, SUITES, Report
 from gaudi_serve.stages.base import Given, Pending
 from gaudi_serve.stages.qualification import ALL_EXCLUDED, REPAIR, STAGE, UNLOCKED
 from helpers.plans import gaudi_host
@@ -81,11 +81,20 @@ def diag(*results: dict[str, Any], name: str = "memory") -> str:
         (
             226,
             diag({"gpu_id": "1", "status": "Fail", "info": "page fault"}),
-            Report(FAILED, "memory: page fault", (1,)),
+            # No result of the other card is in the report.
+            Report(FAILED, "memory: page fault", (1,), (0,)),
         ),
-        (0, diag({"gpu_ids": "0", "status": "PASS"}), Report(NO_RESULT, "its report does not name cards [1]")),
+        (
+            0,
+            diag({"gpu_ids": "0", "status": "PASS"}),
+            Report(NO_RESULT, "its report does not name cards [1]; exit status 0"),
+        ),
         (0, diag({"gpu_ids": "0,1", "status": "WARN"}), Report(NO_RESULT, "memory shows warn; exit status 0")),
-        (0, diag({"gpu_ids": "0,1", "status": "Skip"}), Report(NO_RESULT, "nothing was tested")),
+        (
+            0,
+            diag({"gpu_ids": "0,1", "status": "Skip"}),
+            Report(NOT_TESTED, "no test of memory ran on cards [0, 1]; memory: skip", untested=(0, 1)),
+        ),
         (
             255,
             "Error: unable to establish a connection",
@@ -95,6 +104,143 @@ def diag(*results: dict[str, Any], name: str = "memory") -> str:
 )
 def test_reports_of_dcgm(status: int, text: str, expected: Report) -> None:
     assert dcgm.read_report(status, text, CARDS) == expected
+
+
+PERSISTENCE = {"error_id": 29, "error_category": 8, "error_severity": 5}
+NO_MEMORY = {"error_id": 56, "error_category": 8, "error_severity": 4}
+NOT_ALLOCATED = "Couldn't allocate at least 75.0% of GPU memory on GPU {}"
+OFF = "persistence mode is off, a setting of the host"
+OLD = {"Memory": "GPU Memory", "Pcie": "PCIe", "Software": "Denylist"}
+HARDWARE = ("memory", "diagnostic", "pcie", "targeted_power", "targeted_stress")
+
+
+def of_test(name: str, new: bool, *words: str, warnings: Any = None, card: int | None = None) -> dict[str, Any]:
+    """Return a test of two cards in the form of DCGM 4 or of 3; one word stands for both cards."""
+    results: list[dict[str, Any]] = []
+    for number, word in enumerate(words * 2 if len(words) == 1 else words):
+        where = {"entity_group": "GPU", "entity_group_id": 1, "entity_id": number} if new else {"gpu_id": str(number)}
+        found = {**where, "status": word} if new or name != "software" else {"status": word}
+        text = warnings.format(number) if isinstance(warnings, str) else warnings
+        results.append({**found, "warnings": text} if text and card in (None, number) else found)
+    shown = name if new else OLD.get(name.title(), name.replace("_", " ").title())
+    summary = {"test_summary": {"status": words[0], "info": ["checking was skipped."]}} if new else {}
+    return {"name": shown, "results": results, **summary}
+
+
+def level_3(new: bool, *tests: dict[str, Any], without: tuple[str, ...] = (), **root: Any) -> str:
+    """Return a report of level 3 in which everything has passed but these tests; EUD is never a part of it."""
+    given = {one["name"] for one in tests}
+    usual = [of_test(name, new, "Pass") for name in ("software", *HARDWARE) if name not in without]
+    listed = [*(one for one in usual if one["name"] not in given), *tests, of_test("eud", new, "Skip")]
+    name = "DCGM Diagnostic" if new else "DCGM GPU Diagnostic"
+    return json.dumps({name: {"test_categories": [{"category": "x", "tests": listed}], **root}, "metadata": {}})
+
+
+@pytest.mark.parametrize("new", [True, False], ids=["dcgm-4", "dcgm-3"])
+@pytest.mark.parametrize(
+    ("tests", "expected"),
+    [
+        ([], Report(PASSED)),
+        (
+            [(name, "Skip") for name in HARDWARE],
+            Report(NOT_TESTED, "no test of memory, PCIe, power, load ran on cards [0, 1]", untested=(0, 1)),
+        ),
+        # DCGM lists tests that did not run without a result.
+        (
+            [(name,) for name in HARDWARE],
+            Report(NOT_TESTED, "no test of memory, PCIe, power, load ran on cards [0, 1]", untested=(0, 1)),
+        ),
+        ([("targeted_stress", "Skip")], Report(PASSED)),
+        ([("pcie", "Skip")], Report(NOT_TESTED, "no test of PCIe ran on cards [0, 1]", untested=(0, 1))),
+        ([("memory", "Pass", "Skip")], Report(NOT_TESTED, "no test of memory ran on cards [1]", untested=(1,))),
+        # What failed is named, and what was not tested has not passed.
+        ([("memory", "Skip", "Fail")], Report(FAILED, "emory: fail", (1,), (0,))),
+    ],
+)
+def test_level_3_passes_only_where_the_hardware_was_tested(new: bool, tests: list[Any], expected: Report) -> None:
+    text = level_3(new, *(of_test(name, new, *words) for name, *words in tests if words), without=bare(tests))
+    found = dcgm.read_report(0 if expected.verdict == PASSED else 226, text, CARDS, dcgm.TESTS["diag-3"])
+    assert (found.verdict, found.failed, found.untested) == (expected.verdict, expected.failed, expected.untested)
+    assert expected.why in found.why
+
+
+def bare(tests: list[Any]) -> tuple[str, ...]:
+    """Return the names of the tests."""
+    return tuple(one[0] for one in tests)
+
+
+@pytest.mark.parametrize("word", ["Pass", "Fail", "Skip"])
+@pytest.mark.parametrize("new", [True, False], ids=["dcgm-4", "dcgm-3"])
+def test_memory_that_could_not_be_allocated_was_not_tested(new: bool, word: str) -> None:
+    for warnings in ([{"warning": NOT_ALLOCATED, **NO_MEMORY}], NOT_ALLOCATED):
+        one = of_test("memory", new, word, warnings=warnings, card=1)
+        if word == "Fail":
+            one["results"][0]["status"] = "Pass"
+        found = dcgm.read_report(0, level_3(new, one, without=("memory",)), CARDS, dcgm.TESTS["diag-3"])
+        assert found.verdict == NOT_TESTED and "Couldn't allocate" in found.why and 1 in found.untested
+    # What the same test allocates in a pass is no such message.
+    fine = of_test("memory", new, "Pass")
+    fine["results"][0]["info"] = "GPU 0 Allocated 15206918958 bytes (97.3%)"
+    assert dcgm.read_report(0, level_3(new, fine, without=("memory",)), CARDS).verdict == PASSED
+
+
+@pytest.mark.parametrize("place", ["root", "inside", "alone"])
+def test_a_run_that_ended_with_an_error_has_not_tested(place: str) -> None:
+    text = "Unable to complete diagnostic: (-29) Diagnostic already running"
+    report = json.loads(level_3(True, runtime_error=text if place == "inside" else ""))
+    report |= {"runtime_error": text} if place == "root" else {}
+    report = {"DCGM Diagnostic": {"version": "4.6.0", "runtime_error": text}} if place == "alone" else report
+    found = dcgm.read_report(0, json.dumps(report), CARDS, dcgm.TESTS["diag-3"])
+    assert found == Report(NOT_TESTED, f"dcgmi could not test: {text}")
+    assert {found.of_card(0), found.of_card(1)} == {NOT_TESTED}
+
+
+def software(*results: dict[str, Any], name: str = "Persistence Mode") -> str:
+    """Return a report of level 1, in the form of DCGM 3 that names no cards for passes."""
+    tests = [{"name": "Denylist", "results": [{"status": "Pass"}]}, {"name": name, "results": list(results)}]
+    return json.dumps({"DCGM GPU Diagnostic": {"test_categories": [{"category": "Deployment", "tests": tests}]}})
+
+
+PERSISTENT = "Persistence mode for GPU {} is disabled."
+
+
+@pytest.mark.parametrize(
+    "report",
+    [
+        diag(
+            *(
+                {"entity_group": "GPU", "entity_id": one, "status": "Fail"}
+                | {"warnings": [{"warning": PERSISTENT.format(one), **PERSISTENCE}]}
+                for one in range(2)
+            ),
+            name="software",
+        ),
+        software({"status": "Fail", "warnings": PERSISTENT.format(0)}),
+        # DCGM 3.3 shows the number of the last card alone.
+        software(
+            {"status": "Fail", "gpu_id": 1}
+            | {"warnings": [{"warnings": PERSISTENT.format(one), **PERSISTENCE} for one in range(2)]}
+        ),
+        software({"status": "Warn"}),
+    ],
+    ids=["4", "3.1", "3.3", "bare"],
+)
+def test_persistence_mode_that_is_off_is_no_sick_card(report: str) -> None:
+    assert dcgm.read_report(226, report, CARDS, dcgm.TESTS["diag-1"]) == Report(PASSED, OFF)
+    # It hides no other finding.
+    worse = report.replace('"status": "Pass"', '"status": "Fail"') if "Denylist" in report else report
+    worse = worse.replace('"error_id": 29', '"error_id": 80', 1).replace("Denylist", "Inforom")
+    assert dcgm.read_report(226, worse, CARDS, dcgm.TESTS["diag-1"]).verdict == FAILED
+
+
+def test_checks_of_the_software_name_all_failed_cards_or_none() -> None:
+    warnings = [{"warnings": f"GPU {one} had uncorrectable memory errors", "error_id": 84} for one in range(2)]
+    report = software({"status": "Fail", "gpu_id": 1, "warnings": warnings}, name="Page Retirement/Row Remap")
+    assert dcgm.read_report(226, report, CARDS).failed == (0, 1)
+    # A library that is missing is a fault of the host.
+    report = software({"status": "Fail", "warnings": "Cannot open library libcuda.so"}, name="CUDA Main Library")
+    found = dcgm.read_report(226, report, CARDS, dcgm.TESTS["diag-1"])
+    assert found.verdict == NOT_TESTED and "libcuda.so" in found.why
 
 
 @pytest.mark.parametrize("name", [name for name, one in PLATFORMS.items() if one.acceptance])
@@ -111,7 +257,7 @@ def test_every_platform_with_acceptance_tests_has_both_suites(name: str) -> None
             some = acceptance.command(test, device, CARDS)
             assert acceptance.command(test, device, None) != some
         # A run without any output is never a pass.
-        assert acceptance.read(0, "", CARDS).verdict == NO_RESULT
+        assert acceptance.read(0, "", CARDS, acceptance.tests(LONG, device)[0]).verdict == NO_RESULT
 
 
 def test_known_failures_are_of_gaudi3_alone_and_have_a_source() -> None:
@@ -221,6 +367,29 @@ def test_a_failure_names_the_card_and_is_compared_with_the_run_before(machine: M
     assert (last["verdict"], last["failed"]) == (FAILED, {"S1": ["functional"]})
     again = machine.run(cards=[{**CARDS[0], "firmware": "new"}, CARDS[1]], tests=["functional"])
     assert again["tests"][0]["before"].startswith("failed 20") and "other firmware" in again["tests"][0]["before"]
+
+
+def test_what_was_not_tested_is_shown_and_kept_as_that(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert machine.run()["verdict"] == PASSED
+    report = Report(NOT_TESTED, "no test of memory ran on cards [1]", untested=(1,))
+    monkeypatch.setattr(hl_qual, "ACCEPTANCE", replace(hl_qual.ACCEPTANCE, read=lambda *_: report))
+    found = machine.run(tests=["functional"])
+    assert (found["verdict"], found["tests"][0]["cards"]) == (NOT_TESTED, {"S0": PASSED, "S1": NOT_TESTED})
+    text = "\n".join(found["lines"])
+    assert "functional: not tested: no test of memory ran on cards [1]; log " in text and "1 (S1)" in text
+    assert text.endswith("hl_qual, suite quick: not tested (2 cards)")
+    kept = qualification.results(machine.state)
+    assert kept["last"]["verdict"] == NOT_TESTED and kept["last"]["failed"] == {}
+    assert qualification.not_passed(kept["cards"], CARDS, QUICK, ["functional"]) == [CARDS[1]]
+    assert machine.run(tests=["functional"])["tests"][0]["before"].startswith("not tested 20")
+    # A note of a pass is shown too.
+    report = Report(PASSED, OFF)
+    monkeypatch.setattr(hl_qual, "ACCEPTANCE", replace(hl_qual.ACCEPTANCE, read=lambda *_: report))
+    assert f"functional: passed: {OFF}" in "\n".join(machine.run(tests=["functional"])["lines"])
+    # A verdict of a newer version of the toolkit is shown, and is no pass.
+    saved = (machine.state / qualification.RESULTS).read_text().replace(f'"{PASSED}"', '"new"')
+    (machine.state / qualification.RESULTS).write_text(saved)
+    assert machine.run(tests=["functional"])["tests"][0]["before"].startswith("new 20")
 
 
 def test_known_failures_do_not_fail_a_suite_and_are_marked(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -33,8 +33,8 @@ def observe(root: str = "/") -> dict[str, Any]:
     """Return ``gaudi_network``.
 
     ``ports``: each port of a Gaudi card that leads to other hosts, with module_id, port, interface, mac, up, carrier,
-    mtu (bytes), speed (Mbit/s; 0 if unknown), addresses (with prefix), and the other end according to LLDP: neighbor,
-    neighbor_port. ``nics``: each RDMA device of a network card, with device, interfaces, active, gbit_s, and
+    mtu (bytes), speed (Mbit/s; 0 if unknown), addresses (with prefix), and neighbors: the other ends according to LLDP,
+    as lldp returns them. ``nics``: each RDMA device of a network card, with device, interfaces, active, gbit_s, and
     link_layer. ``redirects``: PCI bridges that redirect traffic between devices to the processor, if there are network
     cards. ``files``: SHA-256 of the role's files, None for a missing one. ``gaudinet``: the text of HCCL's file,
     ``before``: of the file that the host had there before. ``settings``: the last settings of the ports; None if the
@@ -108,7 +108,7 @@ def _ports(here: Mapping[tuple[int, int], str], root: str) -> list[dict[str, Any
                     for one in link.get("addr_info") or []
                     if one.get("family") == "inet"
                 ],
-                **neighbors.get(interface, {"neighbor": "", "neighbor_port": ""}),
+                "neighbors": neighbors.get(interface, []),
             }
         )
     return found
@@ -129,38 +129,43 @@ def _json(argv: list[str]) -> list[dict[str, Any]]:
     return [one for one in found if isinstance(one, dict)] if isinstance(found, list) else []
 
 
-def lldp(text: str) -> dict[str, dict[str, str]]:
-    """Return ``{interface: {neighbor, neighbor_port}}`` from the output of ``lldpctl -f json``.
+def lldp(text: str) -> dict[str, list[dict[str, list[str]]]]:
+    """Return the neighbors of each interface from the output of ``lldpctl -f json``: their ``names`` and ``ports``.
 
-    A single interface is a mapping there, several are a list of mappings. The name of the switch is the key of its
-    chassis; a chassis without a name has an ID only.
+    A single interface is a mapping there, several are a list of mappings, and an interface with several neighbors is in
+    the list for each: an old entry that has not expired, another protocol, or a switch that forwards LLDP. The name of
+    a switch is the key of its chassis; the ID of the chassis names it too. SONiC sends the alias of a port as its ID,
+    and the port's name as its description, or the reverse; so both are names of the port.
     """
     try:
         listed = json.loads(text or "{}").get("lldp", {}).get("interface", [])
     except (ValueError, AttributeError):
         return {}
-    found: dict[str, dict[str, str]] = {}
+    found: dict[str, list[dict[str, list[str]]]] = {}
     for entry in listed if isinstance(listed, list) else [listed]:
         for interface, about in entry.items() if isinstance(entry, dict) else ():
-            if isinstance(about, dict) and interface not in found:
-                found[interface] = {
-                    "neighbor": _chassis(about.get("chassis")),
-                    "neighbor_port": _port(about.get("port")),
-                }
+            if isinstance(about, dict):
+                one = {"names": _chassis(about.get("chassis")), "ports": _port(about.get("port"))}
+                known = found.setdefault(interface, [])
+                known += [] if one in known else [one]
     return found
 
 
-def _chassis(chassis: Any) -> str:
+def _chassis(chassis: Any) -> list[str]:
     if not isinstance(chassis, dict) or not chassis:
-        return ""
-    if isinstance(chassis.get("id"), dict) and "value" in chassis["id"]:
-        return str(chassis["id"]["value"])
-    return str(next(iter(chassis)))
+        return []
+    own = chassis.get("id")
+    if isinstance(own, dict) and "value" in own:
+        return [str(own["value"])]
+    name, about = next(iter(chassis.items()))
+    return [name, *(_chassis({"id": about.get("id")}) if isinstance(about, dict) and about.get("id") else [])]
 
 
-def _port(port: Any) -> str:
-    found = port.get("id") if isinstance(port, dict) else None
-    return str(found.get("value") or "") if isinstance(found, dict) else ""
+def _port(port: Any) -> list[str]:
+    known = port if isinstance(port, dict) else {}
+    own = known.get("id")
+    texts = [own.get("value") if isinstance(own, dict) else None, known.get("descr")]
+    return list(dict.fromkeys(text for text in texts if isinstance(text, str) and text))
 
 
 def redirects(root: str = "/") -> list[str]:

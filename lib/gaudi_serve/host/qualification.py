@@ -14,7 +14,7 @@ import shutil
 import signal
 import subprocess
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
@@ -23,11 +23,21 @@ from ..core.errors import InputError
 from ..core.run import read_text, run, write_json
 from ..core.table import table
 from ..core.words import counted
-from ..platforms.acceptance import FAILED, NO_RESULT, PASSED, Acceptance, AcceptanceTest, Report, Unlocked
+from ..platforms.acceptance import (
+    FAILED,
+    NO_RESULT,
+    NOT_TESTED,
+    PASSED,
+    Acceptance,
+    AcceptanceTest,
+    Report,
+    Unlocked,
+)
 
 FOLDER = Path("/var/lib/gaudi-serve/qualification")
 RESULTS, MARK, LOGS = "results.json", "driver-unlocked", "logs"
 KNOWN, INTERRUPTED = "known failure", "interrupted"
+WORST_FIRST = (FAILED, NO_RESULT, NOT_TESTED, KNOWN, PASSED)
 KEPT_RUNS = 20  # runs whose logs are kept
 PORTS_S = 120  # limit in which the ports come up after the driver was loaded
 Card = Mapping[str, Any]
@@ -148,21 +158,18 @@ def _tested(
     if status is None:
         report = Report(NO_RESULT, f"it did not end within {counted(test.limit_s, 'second')}, and was stopped")
     else:
-        report = acceptance.read(status, output, cards)
+        report = acceptance.read(status, output, cards, test)
     known = acceptance.known_failure(test.name, given["device"], given["release"])
     verdict = KNOWN if known and report.verdict == FAILED else report.verdict
+    of_cards = {serial_of(card): report.of_card(place) for place, card in enumerate(cards)}
     return {
         **{"name": test.name, "verdict": verdict, "why": report.why, "seconds": seconds, "log": str(log)},
         "failed": [serial_of(cards[place]) for place in report.failed],
-        "cards": {serial_of(card): _of_one(place, verdict, report) for place, card in enumerate(cards)},
+        "untested": [serial_of(cards[place]) for place in report.untested],
+        "cards": {serial: verdict if one == FAILED else one for serial, one in of_cards.items()},
         "source": known.source if known and verdict == KNOWN else "",
         "before": _before(before, cards, given["suite"], test.name),
     }
-
-
-def _of_one(place: int, verdict: str, report: Report) -> str:
-    """Return the verdict of one card: if a report lists the failed cards, the others have passed."""
-    return PASSED if report.failed and place not in report.failed else verdict
 
 
 def _run(acceptance: Acceptance, test: AcceptanceTest, given: Mapping[str, Any], log: Path) -> tuple[int | None, str]:
@@ -210,9 +217,14 @@ def _before(kept: Mapping[str, Any], cards: Sequence[Card], suite: str, test: st
     if not found:
         return "-"
     last = max(found)
-    verdicts = sorted({verdict for _, verdict, _ in found}, key=(FAILED, NO_RESULT, KNOWN, PASSED).index)
+    worst = _worst(verdict for _, verdict, _ in found)
     other = ", other firmware" if any(other for _, _, other in found) else ""
-    return f"{verdicts[0]} {day(last[0])}{other}"
+    return f"{worst} {day(last[0])}{other}"
+
+
+def _worst(verdicts: Iterable[str]) -> str:
+    """Return the worst verdict; one that only a newer version of the toolkit knows counts as the worst."""
+    return min(verdicts, key=lambda one: WORST_FIRST.index(one) if one in WORST_FIRST else -1)
 
 
 def day(seconds: float) -> str:
@@ -254,8 +266,8 @@ def kept(
 
 def suite_verdict(done: Sequence[Result]) -> str:
     """Return the verdict of a suite: known failures of healthy cards do not fail it; it cannot pass without results."""
-    verdicts = {test["verdict"] for test in done}
-    return FAILED if FAILED in verdicts else NO_RESULT if NO_RESULT in verdicts or not done else PASSED
+    worst = _worst(test["verdict"] for test in done) if done else NO_RESULT
+    return PASSED if worst == KNOWN else worst
 
 
 def report_lines(tool: str, given: Mapping[str, Any], done: Sequence[Result], verdict: str) -> list[str]:
@@ -264,9 +276,9 @@ def report_lines(tool: str, given: Mapping[str, Any], done: Sequence[Result], ve
     numbers = {serial_of(card): card["module_id"] for card in given["cards"]}
     lines = []
     for test in done:
-        failed = ", ".join(f"{numbers[serial]} ({serial})" for serial in test["failed"])
-        rows.append([test["name"], test["verdict"], failed or "all", f"{test['seconds'] / 60:.1f}", test["before"]])
-        if test["verdict"] != PASSED:
+        named = ", ".join(f"{numbers[serial]} ({serial})" for serial in test["failed"] or test["untested"])
+        rows.append([test["name"], test["verdict"], named or "all", f"{test['seconds'] / 60:.1f}", test["before"]])
+        if test["verdict"] != PASSED or test["why"]:
             known = f"; healthy cards fail it: {test['source']}" if test["source"] else ""
             lines.append(f"{test['name']}: {test['verdict']}: {test['why']}{known}; log {test['log']}")
     count = counted(len(given["cards"]), "card")

@@ -6,7 +6,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-PASSED, FAILED, NO_RESULT = "passed", "failed", "no result"
+# Not tested: the tool reports that it did not test. No result: its report is incomplete, or missing.
+PASSED, FAILED, NO_RESULT, NOT_TESTED = "passed", "failed", "no result", "not tested"
 # Before a host serves, and for a new machine.
 QUICK, LONG = "quick", "long"
 SUITES = (QUICK, LONG)
@@ -49,11 +50,22 @@ class KnownFailure:
 
 @dataclass(frozen=True)
 class Report:
-    """The content of a report: a verdict, the reason if it is no pass, and the indices of failed cards if listed."""
+    """The content of a report.
+
+    why: the reason if it is no pass, or a note. failed, untested: the indices of these cards, if the report lists them.
+    """
 
     verdict: str
     why: str = ""
     failed: tuple[int, ...] = ()
+    untested: tuple[int, ...] = ()
+
+    def of_card(self, place: int) -> str:
+        """Return the verdict of one card: if a report lists cards, the others have passed."""
+        if place in self.untested:
+            return NOT_TESTED
+        listed = self.failed if self.verdict == FAILED else self.untested
+        return PASSED if listed and place not in listed else self.verdict
 
 
 @dataclass(frozen=True)
@@ -80,8 +92,8 @@ class Acceptance:
     tool: its name in messages. program: its path, by the name of the cards; empty if it does not support them.
     packages: those that provide it. tests: of a suite, by the name of the cards. command: program and arguments of a
     test, by the name of the cards and the cards; None for all of the host. read: the parser of a report, by exit
-    status, output, and the cards in their order. env: variables of the tool. folders: folders that it needs. known:
-    tests that healthy cards fail.
+    status, output, the cards in their order, and the test. env: variables of the tool. folders: folders that it needs.
+    known: tests that healthy cards fail.
     """
 
     tool: str
@@ -89,7 +101,7 @@ class Acceptance:
     packages: tuple[str, ...]
     tests: Callable[[str, str], tuple[AcceptanceTest, ...]]
     command: Callable[[AcceptanceTest, str, Sequence[Card] | None], list[str]]
-    read: Callable[[int, str, Sequence[Card]], Report]
+    read: Callable[[int, str, Sequence[Card], AcceptanceTest], Report]
     env: Mapping[str, str] = field(default_factory=_nothing_set)
     folders: tuple[str, ...] = ()
     known: tuple[KnownFailure, ...] = ()

@@ -106,8 +106,8 @@ def _command(test: AcceptanceTest, device: str, cards: Sequence[Card] | None) ->
     return ["bash", "-c", SHELL, "hl_qual", folder, f"-{generation}", "-c", chosen, *test.arguments, "-dis_mon"]
 
 
-def read_report(status: int, output: str, cards: Sequence[Card]) -> Report:
-    """Return the result of a report.
+def read_report(status: int, output: str, cards: Sequence[Card], _test: AcceptanceTest | None = None) -> Report:
+    """Return the result of a report, whose form is the same for all tests.
 
     A pass is an exit status of 0, the header, PASSED in the line below it, and PASSED of each card. A failure is FAILED
     below the header. Everything else is not a result.

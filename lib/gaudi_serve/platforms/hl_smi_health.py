@@ -24,11 +24,17 @@ FIRMWARE = re.compile(r"hl-gaudi\d+-(\d+\.\d+\.\d+[\w.-]*)")
 # The vendor's library (hlml.h) replaces at most this many rows for one cause.
 MOST_ROWS = 32
 CAUSES = {"Single Bit ECC": "single bit errors", "Double Bit ECC": "double bit errors"}
-# The vendor's health screen (IGHS 2.2.2) calls a Gaudi2 critical from here on; it has no suitable figure for Gaudi3.
+# The vendor's health screen (IGHS 2.2.2) calls a Gaudi2 critical from here on.
 CRITICAL_C = {"HL-2": 83}
-# Temperatures of the chip itself, and the limits that some releases show next to them.
-ON_CHIP = re.compile(r"On Chip", re.IGNORECASE)
-LIMIT = re.compile(r"slowdown|shutdown|threshold", re.IGNORECASE)
+# Parts of a card: their sensors, and the temperature at which they are too hot where neither the card nor the vendor
+# shows a limit. JEDEC ends HBM2E at 105 °C; processors and voltage regulators of servers end at about 105 and 125 °C.
+PARTS = (
+    ("chip", re.compile(r"On Chip", re.IGNORECASE), 105),
+    ("HBM", re.compile(r"HBM|Memory", re.IGNORECASE), 105),
+    ("VRM", re.compile(r"VRM", re.IGNORECASE), 125),
+)
+# Some releases show limits beside the temperatures; those without a part's name are the chip's.
+LIMIT = re.compile(r"slowdown|shutdown|threshold|\bmax\b|critical", re.IGNORECASE)
 OPERATIONAL = "Operational"
 Section = Mapping[tuple[str, ...], str]
 
@@ -123,8 +129,9 @@ def judged(section: Section, name: str, uncorrected: int = 0) -> CardHealth:
     if uncorrected:
         sick.append(f"it has {uncorrected} uncorrected memory errors since its driver was loaded")
     rows_sick, rows_warned = _rows(section)
-    sick += [*rows_sick, *_heat(section, name)]
-    warned += [*rows_warned, *_link(section)]
+    clock_sick, clock_warned = _clock(section)
+    sick += [*rows_sick, *clock_sick, *_heat(section, name)]
+    warned += [*rows_warned, *clock_warned, *_link(section)]
     return CardHealth(
         serial if re.fullmatch(r"[\w.-]*\d[\w.-]*", serial) else "",
         firmware[1] if firmware else "",
@@ -149,18 +156,36 @@ def _rows(section: Section) -> tuple[list[str], list[str]]:
     return sick, warned
 
 
+def _clock(section: Section) -> tuple[list[str], list[str]]:
+    """Return why its clock is reduced: an error for heat and for what the card does not name, a warning for power."""
+    values = {key[-1]: value for key, value in section.items() if key[:1] == ("Clocks Throttle Reasons",)}
+    active = [name for name, value in values.items() if value == "Active"]
+    heat, power = (any(word in name for name in active) for word in ("Thermal", "Power"))
+    sick = ["its clock is reduced because of its temperature"] if heat else []
+    sick += ["its hardware reduces its clock (HW Slowdown)"] if active and not (heat or power) else []
+    return sick, ["its clock is reduced because of its power draw"] if power else []
+
+
 def _heat(section: Section, name: str) -> list[str]:
-    """Return an error if a card is too hot: by its own flag, the limits that it shows, or the vendor's figure."""
-    reasons = [key for key, value in section.items() if key[:1] == ("Clocks Throttle Reasons",) and value == "Active"]
-    sick = (
-        ["its clock is reduced because of its temperature"] if any("Thermal Slowdown" in key for key in reasons) else []
-    )
-    values = {key[-1]: _number(value) for key, value in section.items() if key[:1] == ("Temperature",)}
-    hottest = max((value for key, value in values.items() if value and ON_CHIP.search(key)), default=0)
-    shown = [value for key, value in values.items() if value and LIMIT.search(key)]
-    published = [limit for begin, limit in CRITICAL_C.items() if name.startswith(begin)]
-    limit = min(shown or published, default=0)
-    return [*sick, f"its chip is at {hottest} °C; its limit is {limit} °C"] if limit and hottest >= limit else sick
+    """Return an error for each part that is too hot: by the limits that the card shows, the vendor's, or the part's."""
+    values = {
+        key[-1]: value for key, text in section.items() if key[:1] == ("Temperature",) if (value := _number(text))
+    }
+    limits = {key: value for key, value in values.items() if LIMIT.search(key)}
+    sick = []
+    for part, sensor, most in PARTS:
+        hottest = max((value for key, value in values.items() if sensor.search(key) and key not in limits), default=0)
+        others = [other for which, other, _ in PARTS if which not in (part, "chip")]
+        chip = part == "chip"
+        own = [
+            value
+            for key, value in limits.items()
+            if sensor.search(key) or (chip and not any(other.search(key) for other in others))
+        ]
+        published = [limit for begin, limit in CRITICAL_C.items() if chip and name.startswith(begin)]
+        limit = min(own or published or [most])
+        sick += [f"its {part} is at {hottest} °C; its limit is {limit} °C"] if hottest >= limit else []
+    return sick
 
 
 def _link(section: Section) -> list[str]:

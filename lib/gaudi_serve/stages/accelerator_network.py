@@ -34,6 +34,8 @@ MOST = 63  # of module_ids and ports
 MAC = re.compile(r"([0-9a-fA-F]{2}:){5}[0-9a-fA-F]{2}")
 NO_PORTS = f"{ROLE}_between: 'ports': the driver shows no ports that lead to other hosts"
 PREFIX = re.compile(r"/\d{1,2}$")
+# What a port of the inventory is compared with, by key.
+LLDP = {"neighbor": "names", "neighbor_port": "ports"}
 PORT_KEYS = ("module_id", "port", "address", "gateway_mac", "neighbor", "neighbor_port")
 UNIT_TEXT = """# Written by gaudi-serve; the next run overwrites changes made here.
 [Unit]
@@ -211,8 +213,7 @@ class Live:
     carrier: bool
     mtu: int
     addresses: tuple[str, ...]
-    neighbor: str
-    neighbor_port: str
+    neighbors: tuple[Known, ...]
     speed: int = 0
 
     @property
@@ -223,7 +224,8 @@ class Live:
 
 def live_ports(network: Known) -> dict[tuple[int, int], Live]:
     """Return the ports of ``gaudi_network`` by card and port."""
-    found = [Live(**{**one, "addresses": tuple(one["addresses"])}) for one in network["ports"]]
+    lists = ("addresses", "neighbors")
+    found = [Live(**{**one, **{name: tuple(one[name]) for name in lists}}) for one in network["ports"]]
     return {(one.module_id, one.port): one for one in found}
 
 
@@ -313,16 +315,30 @@ def former_addresses(between: Between, settings: Known | None) -> dict[str, list
 
 
 def cabling(between: Between, live: Mapping[tuple[int, int], Live]) -> list[str]:
-    """Return the ports whose cables do not match the inventory, a line each."""
+    """Return the ports whose cables do not match the inventory, a line each.
+
+    A port matches if one of its neighbors has both the switch and the port.
+    """
     lines = []
     for one in between.ports:
         here = live.get((one.module_id, one.port))
-        for what, wanted in (("neighbor", one.neighbor), ("neighbor_port", one.neighbor_port)):
-            seen = getattr(here, what) if here else ""
-            if wanted and here and seen != wanted:
-                found = f"LLDP shows {seen}" if seen else "LLDP shows nothing"
-                lines.append(f"{here.name}: {what} must be {wanted}, but {found}")
+        wanted = {"neighbor": one.neighbor, "neighbor_port": one.neighbor_port}
+        wanted = {what: text for what, text in wanted.items() if text}
+        if not here or any(all(text in other[LLDP[what]] for what, text in wanted.items()) for other in here.neighbors):
+            continue
+        wrong = [what for what in wanted if not any(wanted[what] in other[LLDP[what]] for other in here.neighbors)]
+        # Both are there, of different neighbors.
+        for what in wrong or list(wanted)[-1:]:
+            seen = " and ".join(_shown(other, what) for other in here.neighbors) or "nothing"
+            lines.append(f"{here.name}: {what} must be {wanted[what]}, but LLDP shows {seen}")
     return lines
+
+
+def _shown(neighbor: Known, what: str) -> str:
+    """Return a neighbor as LLDP shows it: its name, or its port, with its other names."""
+    names = neighbor[LLDP[what]][:1] if what == "neighbor" else neighbor[LLDP[what]]
+    first, *others = names or ["nothing"]
+    return f"{first} ({', '.join(others)})" if others else first
 
 
 def gaudinet(between: Between, live: Mapping[tuple[int, int], Live]) -> str:
