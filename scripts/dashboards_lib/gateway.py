@@ -127,6 +127,17 @@ GATEWAY = Board(
                     "reqps",
                     text="With those that the gateway itself refuses: no key, no such model, above a rate.",
                 ),
+                Panel(
+                    "Dropped lines of the log",
+                    (
+                        (
+                            'sum by (host) (haproxy_process_dropped_logs_total{job="haproxy",host=~"$gateway"})',
+                            "{{host}}",
+                        ),
+                    ),
+                    "none",
+                    text="Since the last reload of HAProxy. Their requests are missing in the journal.",
+                ),
             ),
         ),
     ),

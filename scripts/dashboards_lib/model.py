@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from .build import Board, Panel, Row
-from .queries import BURNS, HOSTS, KV, MODEL, MODELS, ON, RATE, VLLM, age, increase, own, quantiles, rate, vllm
+from .queries import BURNS, ENGINE, HOSTS, KV, MODEL, MODELS, ON, RATE, VLLM, age, increase, own, quantiles, rate, vllm
+
+BY_ENGINE = "host, model, engine"
 
 
 def planned(title: str, plan: str, measured: str, unit: str) -> Panel:
@@ -40,6 +42,42 @@ MODEL_BOARD = Board(
                         ),
                     ),
                     "reqps",
+                ),
+            ),
+        ),
+        Row(
+            "Engines",
+            (
+                Panel(
+                    "Requests that wait, by engine",
+                    ((vllm("num_requests_waiting", BY_ENGINE), ENGINE),),
+                    "none",
+                    text="With data parallelism a server has several engines, each with a queue of its own.",
+                ),
+                Panel("Requests under way, by engine", ((vllm("num_requests_running", BY_ENGINE), ENGINE),), "none"),
+                Panel("Generated tokens, by engine", ((rate("generation_tokens_total", BY_ENGINE), ENGINE),), "ops"),
+                Panel(
+                    "Rejected requests",
+                    (
+                        (
+                            rate("admission_rejections_total", "host, model, reason"),
+                            "{{reason}}: " + ON,
+                        ),
+                    ),
+                    "reqps",
+                    text="By a full queue. vLLM counts these since release 0.32.",
+                ),
+                Panel(
+                    "Mean time in the queue, from its length",
+                    (
+                        (
+                            f"{vllm('num_requests_waiting', BY_ENGINE)}"
+                            f" / {rate('time_to_first_token_seconds_count', BY_ENGINE)}",
+                            ENGINE,
+                        ),
+                    ),
+                    "s",
+                    text="Waiting requests, divided by the rate of first tokens. Shows a queue that is stuck, too.",
                 ),
             ),
         ),

@@ -6,6 +6,7 @@ HOST, CARD = 'host=~"$host"', "card {{card}} of {{host}}"
 MODEL = 'host=~"$host",model=~"$model"'
 VLLM = f'job="vllm",{MODEL}'
 ON = "{{model}} on {{host}}"
+ENGINE = ON + " {{engine}}"
 RATE = "$__rate_interval"
 HOSTS = ("host", 'label_values(up{job="node"}, host)')
 MODELS = ("model", "label_values(gaudi_serve_model_expected, model)")
@@ -16,9 +17,9 @@ def own(name: str, labels: str = MODEL, by: str = "host, model", function: str =
     return f'{function} by ({by}) (gaudi_serve_{name}{{job="node",{labels}}})'
 
 
-def vllm(name: str) -> str:
+def vllm(name: str, by: str = "host, model") -> str:
     """Return the query for a gauge of servers."""
-    return f"sum by (host, model) (vllm:{name}{{{VLLM}}})"
+    return f"sum by ({by}) (vllm:{name}{{{VLLM}}})"
 
 
 def rate(name: str, by: str = "host, model") -> str:

@@ -104,6 +104,7 @@ def gateway(name: str, models: tuple[str, ...], times: Times) -> Iterator[str]:
     target = {"job": "haproxy", "instance": f"{name}:8405", "host": name}
     yield from plain("up", "gauge", (), target, times)
     yield from _of_table(HAPROXY, {**target, "proxy": "gateway"}, times, "haproxy_frontend_")
+    yield from _of_table(HAPROXY, target, times, "haproxy_process_")
     for model in models:
         yield from _of_table(HAPROXY, {**target, "proxy": model}, times, "haproxy_backend_", "haproxy_server_")
 

@@ -56,16 +56,17 @@ class Case:
             job, metric, more, values = match.groups()
             labels = {**JOBS[job], **dict(one.split("=", 1) for one in (more or "").split(",") if one)}
             if metric.startswith("vllm:"):
-                labels = {**labels, "model_name": "Qwen/QwQ"}
+                # A line of another engine names it.
+                labels = {"model_name": "Qwen/QwQ", "engine": "0", **labels}
                 if self.engine == "fork":
                     for new, old in ON_THE_FORK.items():
                         metric = metric.replace(new, old)
-                else:
-                    labels["engine"] = "0"
+                    del labels["engine"]
             yield metric + "{" + ",".join(f'{key}="{value}"' for key, value in labels.items()) + "}", values
 
 
 MODEL = {"host": "g1", "model": "qwq"}
+ENGINE = {**MODEL, "engine": "0"}
 STARTING = "node gaudi_serve_model_state{model=qwq,state=starting} = 1x400"
 EXPECTED = "node gaudi_serve_model_expected{model=qwq} = 1x400"
 CARD = {"host": "g1", "card": "3"}
@@ -100,6 +101,18 @@ SLOW_FIRST = histogram(
 SLOW_TOKENS = histogram("inter_token_latency_seconds", le_0_1="0+1x400", le_0_5="0+60x400", le_Inf="0+60x400")
 RUNNING, WAITING = "vllm vllm:num_requests_running = {}", "vllm vllm:num_requests_waiting = {}"
 TOKENS = ("vllm vllm:generation_tokens_total = {}", "vllm vllm:prompt_tokens_total = 900x400")
+STILL = (TOKENS[0].format("7x90"), "vllm vllm:prompt_tokens_total = 900x90")
+# The fourth of eight engines is dead, and the others work.
+EIGHT = tuple(
+    f"vllm vllm:{name}{{engine={engine}}} = {values}"
+    for engine in range(8)
+    for name, values in (
+        ("num_requests_running", "0x30" if engine == 3 else "9x30"),
+        ("num_requests_waiting", "30x30" if engine == 3 else "0x30"),
+        ("generation_tokens_total", "7x30" if engine == 3 else "0+900x30"),
+        ("prompt_tokens_total", "7x30" if engine == 3 else "0+900x30"),
+    )
+)
 RESTARTS = "node gaudi_serve_model_restarts_total{model=qwq,reason=crash} = "
 UNWARMED = "node gaudi_serve_model_unwarmed_shapes_total{model=qwq,phase=decode} = "
 SUCCESS = "vllm vllm:request_success_total{finished_reason=%s} = "
@@ -136,7 +149,7 @@ MODELS = (
         "EngineStalled",
         "no token",
         20,
-        MODEL,
+        ENGINE,
         RUNNING.format("3x30"),
         WAITING.format("0x30"),
         TOKENS[0].format("7x30"),
@@ -162,7 +175,44 @@ MODELS = (
         WAITING.format("_x17 0x9"),
         TOKENS[0].format("7x14 _x3 0x9"),
     ),
-    fires("QueueStuck", "nothing runs", 10, MODEL, RUNNING.format("0x20"), WAITING.format("2x20")),
+    # Prompts of 20 minutes: one that the engine computes as one step, and one in parts, behind which others wait.
+    silent("EngineStalled", "one long prompt", 26, RUNNING.format("0x4 1x30"), WAITING.format("0x40"), *STILL),
+    silent(
+        *("EngineStalled", "a long prompt in parts", 26, RUNNING.format("0x4 1x30"), WAITING.format("0x4 3x30")),
+        *("vllm vllm:kv_cache_usage_perc = 0.1x4 0.12+0.01x30", *STILL),
+    ),
+    fires("EngineStalled", "one request for ever", 60, ENGINE, RUNNING.format("1x90"), WAITING.format("0x90"), *STILL),
+    fires(
+        *(
+            "EngineStalled",
+            "blocks move and no token comes",
+            60,
+            ENGINE,
+            RUNNING.format("9x90"),
+            WAITING.format("9x90"),
+        ),
+        *("vllm vllm:kv_cache_usage_perc = 0.5 0.6 0.5 0.7 0.5 0.6+0.001x90", *STILL),
+    ),
+    silent("EngineStalled", "a burst after idle hours", 33, RUNNING.format("0x30 9x9"), WAITING.format("0x40"), *STILL),
+    fires("EngineStalled", "one of eight engines", 20, {**MODEL, "engine": "3"}, *EIGHT),
+    fires("QueueStuck", "one of eight engines", 20, {**MODEL, "engine": "3"}, *EIGHT),
+    fires(
+        *("QueueStalled", "one request in two minutes", 40, ENGINE, RUNNING.format("1x60"), WAITING.format("5x60")),
+        *("vllm vllm:time_to_first_token_seconds_count = 0 0 1 1 2 2 3 3 4 4 5 5 6 6 7 7 8 8 9+0.5x60",),
+    ),
+    fires(
+        *("QueueStalled", "fourteen wait behind one for an hour", 60, ENGINE, RUNNING.format("1x70")),
+        *(WAITING.format("14x70"), "vllm vllm:time_to_first_token_seconds_count = 7x70"),
+    ),
+    silent(
+        *("QueueStalled", "a large batch", 60, RUNNING.format("64x70"), WAITING.format("900-5x70")),
+        "vllm vllm:time_to_first_token_seconds_count = 0+60x70",
+    ),
+    silent(
+        *("QueueStalled", "one request that waited", 30, RUNNING.format("0x20 1x3 0x20")),
+        *(WAITING.format("0x20 1x3 0x20"), "vllm vllm:time_to_first_token_seconds_count = 7x22 8x20"),
+    ),
+    fires("QueueStuck", "nothing runs", 10, ENGINE, RUNNING.format("0x20"), WAITING.format("2x20")),
     silent("QueueStuck", "runs", 10, RUNNING.format("1x20"), WAITING.format("2x20")),
     fires("ModelRestarts", "three times", 20, MODEL, RESTARTS + "0 0 1 1 2 3x30"),
     silent("ModelRestarts", "twice", 20, RESTARTS + "0 0 1 1 2x30"),
@@ -185,7 +235,7 @@ MODELS = (
         *("ModelStartsTooLong", "serves", 80, "node gaudi_serve_model_state{model=qwq,state=starting} = 1x30 0x90"),
         "node gaudi_serve_model_start_timestamp_seconds{model=qwq} = 0x90",
     ),
-    fires("TimeToFirstTokenHigh", "late", 30, MODEL, *SLOW_FIRST),
+    fires("TimeToFirstTokenHigh", "late", 30, ENGINE, *SLOW_FIRST),
     silent(
         *("TimeToFirstTokenHigh", "in time", 30),
         *histogram("time_to_first_token_seconds", le_2_5="0+60x40", le_10_0="0+60x40", le_Inf="0+60x40"),
@@ -197,36 +247,64 @@ MODELS = (
     silent(
         "TimeToFirstTokenHigh", "an objective of its own", 30, *(one.replace("qwq", "promised") for one in SLOW_FIRST)
     ),
-    fires("InterTokenLatencyHigh", "slow", 30, MODEL, BUSY, *SLOW_TOKENS),
+    fires("InterTokenLatencyHigh", "slow", 30, ENGINE, BUSY, *SLOW_TOKENS),
     silent(
         *("InterTokenLatencyHigh", "in time", 30, BUSY),
         *histogram("inter_token_latency_seconds", le_0_1="0+60x400", le_0_5="0+60x400", le_Inf="0+60x400"),
     ),
     fires(
-        *("QueueTimeHigh", "waits", 30, MODEL, BUSY),
+        *("QueueTimeHigh", "waits", 30, ENGINE, BUSY),
         *histogram("request_queue_time_seconds", le_5_0="0+30x40", le_10_0="0+60x40", le_Inf="0+60x40"),
     ),
     silent(
         *("QueueTimeHigh", "does not wait", 30, BUSY),
         *histogram("request_queue_time_seconds", le_5_0="0+60x40", le_10_0="0+60x40", le_Inf="0+60x40"),
     ),
-    fires("QueueGrows", "grows", 30, MODEL, WAITING.format("21+1x40")),
+    # Half a request a minute, and each waits for ten minutes: the histogram has too few of them.
+    fires(
+        *("QueueTimeHigh", "a short queue that moves slowly", 60, ENGINE, WAITING.format("5x70")),
+        "vllm vllm:time_to_first_token_seconds_count = 0 0 1 1 2 2 3 3 4 4 5 5 6 6 7 7 8 8 9+0.5x60",
+    ),
+    silent(
+        *("QueueTimeHigh", "a queue that was short", 40, WAITING.format("0x9 40x2 0x60")),
+        "vllm vllm:time_to_first_token_seconds_count = 0x9 40x60",
+    ),
+    fires("QueueGrows", "grows", 30, ENGINE, WAITING.format("21+1x40")),
     silent("QueueGrows", "shrinks", 30, WAITING.format("90-1x40")),
-    fires("KvCacheFull", "with a queue", 30, MODEL, "vllm vllm:kv_cache_usage_perc = 0.97x40", WAITING.format("1x40")),
+    fires("KvCacheFull", "with a queue", 30, ENGINE, "vllm vllm:kv_cache_usage_perc = 0.97x40", WAITING.format("1x40")),
     silent("KvCacheFull", "without one", 30, "vllm vllm:kv_cache_usage_perc = 0.97x40", WAITING.format("0x40")),
     fires("PreemptionsHigh", "many", 30, MODEL, "vllm vllm:num_preemptions_total = 0+10x40"),
     silent("PreemptionsHigh", "few", 30, "vllm vllm:num_preemptions_total = 0+1x40"),
     fires("RequestsFail", "errors", 30, MODEL, SUCCESS % "error" + "0+1x40"),
+    silent("RequestsFail", "one of a quiet hour", 30, SUCCESS % "error" + "0x12 1x40"),
+    fires("RequestsFail", "a counter that begins with its errors", 50, MODEL, SUCCESS % "error" + "_x30 9x40"),
+    silent("RequestsFail", "errors from before a gap", 200, SUCCESS % "error" + "9x14 _x12 9x40"),
+    fires(
+        *("RequestsRejected", "many", 40, {**MODEL, "reason": "max_num_queued_reqs"}),
+        "vllm vllm:admission_rejections_total{reason=max_num_queued_reqs} = 0+3x60",
+    ),
+    fires(
+        *("RequestsRejected", "a counter that begins with them", 29, {**MODEL, "reason": "max_num_queued_tokens"}),
+        "vllm vllm:admission_rejections_total{reason=max_num_queued_tokens} = _x22 60x40",
+    ),
+    silent(
+        *("RequestsRejected", "one of a quiet hour", 40),
+        "vllm vllm:admission_rejections_total{reason=max_num_queued_reqs} = 0x30 1x60",
+    ),
     silent("RequestsFail", "none", 30, SUCCESS % "error" + "5x40", SUCCESS % "stop" + "0+9x40"),
     fires("RequestsAborted", "many", 70, MODEL, SUCCESS % "abort" + "0+5x90", SUCCESS % "stop" + "0+5x90"),
     silent("RequestsAborted", "few", 70, SUCCESS % "abort" + "0+1x90", SUCCESS % "stop" + "0+9x90"),
     silent("RequestsAborted", "the only one", 70, SUCCESS % "abort" + "0x30 1x60", SUCCESS % "stop" + "0x90"),
     fires("CompilesWhileServing", "four shapes", 20, MODEL, UNWARMED + "0x8 2 4x20"),
+    fires(
+        "CompilesWhileServing", "a counter that begins with them", 60, MODEL, "node up = 1x90", UNWARMED + "_x50 5x20"
+    ),
     silent("CompilesWhileServing", "three shapes", 20, UNWARMED + "0x8 2 3x20"),
     silent("CompilesWhileServing", "a new start", 20, UNWARMED + "90x8 0x20"),
     fires("LaunchDiffers", "a day", 1500, MODEL, "node gaudi_serve_model_launch_differs{model=qwq} = 1x300"),
     silent("LaunchDiffers", "an hour", 1500, "node gaudi_serve_model_launch_differs{model=qwq} = 0x288 1x12"),
 )
+NO_CARDS = "node gaudi_serve_collector_success{part=cards} = 1x5 0x40"
 HABANA = "{UUID=u1,id=3,Serial=s1}"
 OWN = "{card=3}"
 ECC = "node gaudi_serve_card_ecc_errors_total{card=3,kind=%s} = "
@@ -241,10 +319,23 @@ CARDS = (
         "node gaudi_serve_cards_expected = 8x20",
     ),
     silent("CardMissing", "all", 10, "node gaudi_serve_cards_present = 8x20", "node gaudi_serve_cards_expected = 8x20"),
+    fires("CardMissing", "all of them", 20, {"host": "g1"}, NO_CARDS, "node gaudi_serve_cards_expected = 8x40"),
+    # A host with processors alone has no such part.
+    silent("CardMissing", "none planned", 20, NO_CARDS),
     fires("CardExporterSilent", "no card", 10, {"host": "g1"}, "cards up = 1x20", "cards go_goroutines = 9x20"),
     silent("CardExporterSilent", "cards", 10, "cards up = 1x20", f"cards habanalabs_device_config{HABANA} = 1x20"),
     fires("CardEccUncorrected", "one", 20, CARD, ECC % "uncorrected" + "0x9 1x30"),
-    silent("CardEccUncorrected", "of before", 20, ECC % "uncorrected" + "4x30"),
+    fires(
+        *("CardEccUncorrected", "the first value of a card", 200, CARD, "node up = 1x90"),
+        ECC % "uncorrected" + "_x36 2x30",
+    ),
+    silent(
+        *("CardEccUncorrected", "of before the first reading", 200, "node up = _x28 1x90"),
+        ECC % "uncorrected" + "_x29 4x30",
+    ),
+    # The collector could not read the cards for a while.
+    silent("CardEccUncorrected", "of before a gap", 200, "node up = 1x90", ECC % "uncorrected" + "4x9 _x15 4x90"),
+    silent("CardEccUncorrected", "of before", 20, "node up = 1x30", ECC % "uncorrected" + "4x30"),
     silent("CardEccUncorrected", "corrected", 20, ECC % "corrected" + "0+1x30"),
     fires("CardRowReplacementPending", "own", 10, CARD, f"node gaudi_serve_card_rows_pending{OWN} = 1x20"),
     fires("CardRowReplacementPending", "exporter", 10, CARD, f"cards habanalabs_pending_rows_state{HABANA} = 1x20"),
@@ -369,6 +460,25 @@ HOSTS = (
         "node node_filesystem_avail_bytes{fstype=tmpfs,mountpoint=/run} = 0x20",
         "node node_filesystem_size_bytes{fstype=tmpfs,mountpoint=/run} = 9x20",
     ),
+    *(
+        silent(
+            *("DiskFull", what, 10, f"node node_filesystem_avail_bytes{labels} = 0x20"),
+            *(
+                f"node node_filesystem_size_bytes{labels} = 9x20",
+                f"node node_filesystem_readonly{labels} = {locked}x20",
+            ),
+        )
+        for what, labels, locked in (
+            ("a snap", "{device=/dev/loop3,fstype=squashfs,mountpoint=/snap/core}", 1),
+            ("a disc", "{device=/dev/sr0,fstype=udf,mountpoint=/media/disc}", 1),
+            ("weights that the host only reads", "{device=nas:/models,fstype=nfs4,mountpoint=/data/hf_models}", 1),
+            ("variables of the firmware", "{device=efivarfs,fstype=efivarfs,mountpoint=/sys/firmware/efi/efivars}", 0),
+        )
+    ),
+    fires(
+        *("DiskFull", "writable", 10, DISK, f"node node_filesystem_readonly{ROOT} = 0x20"),
+        *(f"node node_filesystem_avail_bytes{ROOT} = 3x20", f"node node_filesystem_size_bytes{ROOT} = 100x20"),
+    ),
     fires(
         "DiskFullSoon",
         "fills",
@@ -471,6 +581,22 @@ GATEWAY = (
     ),
     silent("GatewayErrors", "few", 20, RESPONSES % ("qwq", "5xx") + "0+1x30", RESPONSES % ("qwq", "2xx") + "0+60x30"),
     silent("GatewayErrors", "the only request", 20, RESPONSES % ("qwq", "5xx") + "0x15 1x30"),
+    # Two requests in three minutes, and all of them fail.
+    fires(
+        *(
+            "GatewayErrors",
+            "every request of a quiet hour",
+            40,
+            PROXY,
+            RESPONSES % ("qwq", "5xx") + "0 1 1 2 3 3 4 5 5 6+0.7x60",
+        ),
+        *(RESPONSES % ("qwq", "2xx") + "0x60", f"haproxy haproxy_server_status{SERVER % 'UP'} = 0x60"),
+    ),
+    fires("DroppedLogs", "some", 20, GW, "haproxy haproxy_process_dropped_logs_total = 0x12 3x20"),
+    fires("DroppedLogs", "after a reload", 20, GW, "haproxy haproxy_process_dropped_logs_total = 900x12 3x20"),
+    silent("DroppedLogs", "none", 20, "haproxy haproxy_process_dropped_logs_total = 0x30"),
+    silent("DroppedLogs", "of yesterday", 60, "haproxy haproxy_process_dropped_logs_total = 0x9 1205x60"),
+    silent("DroppedLogs", "a reload", 20, "haproxy haproxy_process_dropped_logs_total = 900x12 0x20"),
     fires(
         *("ServerDrained", "three hours", 240, {**PROXY, "server": "g1.qwq"}),
         f"haproxy haproxy_server_status{SERVER % 'DRAIN'} = 1x60",
@@ -499,6 +625,16 @@ MONITORING = (
         {**P1, "rule_group": "r"},
         "prometheus prometheus_rule_evaluation_failures_total{rule_group=r} = 0+1x30",
     ),
+    fires(
+        *(
+            "RuleEvaluationFails",
+            "a counter that begins with them",
+            20,
+            {**P1, "rule_group": "r"},
+            "prometheus up = 1x90",
+        ),
+        "prometheus prometheus_rule_evaluation_failures_total{rule_group=r} = _x9 2 4 6+2x30",
+    ),
     silent(
         "RuleEvaluationFails", "none", 20, "prometheus prometheus_rule_evaluation_failures_total{rule_group=r} = 3x30"
     ),
@@ -510,9 +646,11 @@ def burning(title: str, bad: str, good: str, slowly: str) -> Iterator[Case]:
     """Yield the cases of one objective; the arguments are values of the counter of requests within its limit."""
     lines = {"ttft": "time_to_first_token_seconds", "itl": "inter_token_latency_seconds"}
     kind, limit = ("ttft", "le_2_5") if title == "TimeToFirstToken" else ("itl", "le_0_1")
+    begun = ("vllm vllm:time_to_first_token_seconds_count{model=promised} = 0+10x100",) if kind == "itl" else ()
     for pace, minutes, values in (("Fast", 90, bad), ("Slowly", 420, slowly)):
         steps = {limit: values, "le_Inf": "0+100x100"}
-        yield fires(f"{title}BudgetBurns{pace}", "bad", minutes, PROMISED, *histogram(lines[kind], "promised", **steps))
+        lines_of = (*histogram(lines[kind], "promised", **steps), *begun)
+        yield fires(f"{title}BudgetBurns{pace}", "bad", minutes, PROMISED, *lines_of)
         steps = {limit: good, "le_Inf": "0+100x100"}
         yield silent(f"{title}BudgetBurns{pace}", "good", minutes, *histogram(lines[kind], "promised", **steps))
         steps = {limit: "0x100", "le_Inf": "0x100"}
@@ -531,7 +669,51 @@ def failing() -> Iterator[Case]:
         yield silent(alert, "servers well", minutes, vllm % "2xx" + "0+98x100")
 
 
+def quiet_hours() -> Iterator[Case]:
+    """Yield the cases of few requests: one bad request fires nothing, and a service that fails every request does."""
+    first, tokens = "time_to_first_token_seconds", "inter_token_latency_seconds"
+    vllm = "vllm http_requests_total{model=promised,handler=/v1/chat/completions,method=POST,status=%s} = "
+    up = "vllm up{model=promised} = 1x200"
+    for pace, minutes in (("Fast", 90), ("Slowly", 420)):
+        step = 5 if minutes >= 120 else 1
+        at = (minutes - 3 * step) // step
+        late = {"le_2_5": f"0 1 2x{at - 2} 2x9", "le_Inf": f"0 1 2x{at - 2} 3x9"}
+        yield silent(
+            f"TimeToFirstTokenBudgetBurns{pace}", "one late request", minutes, *histogram(first, "promised", **late)
+        )
+        # A request of 900 slow tokens, in a window with nothing else.
+        slow = {"le_0_1": f"0 50 99x{at - 2} 99x9", "le_Inf": f"0 50 99x{at - 2} 250 400 550 700 850 999x9"}
+        begun = {"le_2_5": f"0 10 20x{at - 2} 21x9", "le_Inf": f"0 10 20x{at - 2} 21x9"}
+        yield silent(
+            *(f"InterTokenLatencyBudgetBurns{pace}", "one slow request", minutes),
+            *(*histogram(tokens, "promised", **slow), *histogram(first, "promised", **begun)),
+        )
+        one = f"0x{at} 1x9"
+        alert = f"ErrorBudgetBurns{pace}"
+        yield silent(
+            alert,
+            "one request fails",
+            minutes,
+            RESPONSES % ("promised", "5xx") + one,
+            RESPONSES % ("promised", "2xx") + "0x200",
+        )
+        yield silent(alert, "one fails at a server", minutes, up, vllm % "5xx" + f"_x{at} 1x9", vllm % "2xx" + "9x200")
+        every = "0+0.2x200" if step == 1 else "0+1x200"
+        yield fires(alert, "every request fails", minutes, PROMISED, RESPONSES % ("promised", "5xx") + every)
+        many = f"_x{(minutes - 4 * step) // step} 60x9"
+        yield fires(
+            alert,
+            "a counter that begins with failures",
+            minutes,
+            PROMISED,
+            up,
+            vllm % "5xx" + many,
+            vllm % "2xx" + "0+1x200",
+        )
+
+
 BURNS = (
+    *quiet_hours(),
     *burning("TimeToFirstToken", "0+80x100", "0+100x100", "0+92x100"),
     *burning("InterTokenLatency", "0+80x100", "0+100x100", "0+92x100"),
     *failing(),
@@ -546,8 +728,18 @@ BURNS = (
 def engines(cases: Iterator[Case] | tuple[Case, ...]) -> Iterator[Case]:
     """Yield each case with metrics of vLLM for the plugin's V1 engine, and for the fork's V0 engine."""
     for case in cases:
-        reads = any(" vllm:" in line for line in case.samples)
-        yield from (replace(case, engine=engine) for engine in (("v1", "fork") if reads else ("",)))
+        text = " ".join(case.samples)
+        # The fork has no engines, and does not count rejections.
+        kinds = (
+            ("",)
+            if " vllm:" not in f" {text}"
+            else ("v1",)
+            if re.search("engine=|rejections", text)
+            else ("v1", "fork")
+        )
+        for engine in kinds:
+            labels = {key: one for key, one in (case.labels or {}).items() if engine != "fork" or key != "engine"}
+            yield replace(case, engine=engine, labels=None if case.labels is None else labels)
 
 
 TABLE = tuple(engines((*MODELS, *CARDS, *HOSTS, *GATEWAY, *MONITORING, *BURNS)))

@@ -24,7 +24,8 @@ from helpers.monitoring_tools import tool
 # By host: the recorded page of its server, and whether the vendor's exporter is read in place of the collector.
 ENGINES = {f"host-{name.replace('.', '-')}": (name, name == "fork") for name in recorded.NAMES}
 # What an engine does not count, by its page. All other panels have data of every engine.
-UNAVAILABLE = {"fork": {"Prompt tokens that the prefix cache had"}}
+UNAVAILABLE = {name: {"Rejected requests"} for name in recorded.NAMES if name != "0.33.0"}
+UNAVAILABLE["fork"] |= {"Prompt tokens that the prefix cache had"}
 SECONDS = 1800
 # What the vendor's exporter does not have.
 OWN_ALONE = {

@@ -379,6 +379,8 @@ def test_a_tool_that_does_not_answer_hides_its_own_part_alone(
     assert time.monotonic() - begin < 5
     assert "gaudi-cards.prom" not in host.texts()
     assert ok(found) == {"host": 1, "cards": 0}
+    # From the plan: the alert on missing cards compares with it.
+    assert (of(found, "cards_expected"), of(found, "cards_present")) == (3, None)
     assert of(found, "host_locked") == 0
     assert capsys.readouterr().err == f"cards: PartError: {why}\n"
 

@@ -1,13 +1,15 @@
 """The alerts that need no objective, and the recordings that Prometheus computes for them.
 
-An expression names a threshold, or a condition of ``QUIET``, in angle brackets: ``> <ttft_p95_s> <quiet>``. It sums
-over the labels of a server (``engine``, ``model_name``), which differ by release, and keeps host and model. A
-comparison with a missing series or with 0/0 gives no result, and so no alert.
+An expression names a threshold, or a condition of ``QUIET``, in angle brackets: ``> <ttft_p95_s> <quiet>``. It keeps
+host and model, and the engine if one engine of a server can fail alone; the fork has no label ``engine``, which is then
+empty. A comparison with a missing series or with 0/0 gives no result, and so no alert.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+
+from .expressions import by_engine, grown, vllm
 
 
 @dataclass(frozen=True)
@@ -45,8 +47,11 @@ QUIET = {
     "quiet_proxy": "unless on (host, proxy) host_proxy:gaudi_serve_quiet:count",
 }
 ON = "{{ $labels.model }} on {{ $labels.host }}"
+ENGINE = ON + "{{ with $labels.engine }}, engine {{ . }}{{ end }}"
 CARD = "card {{ $labels.card }} of {{ $labels.host }}"
-DISKS = 'job="node",fstype!~"tmpfs|devtmpfs|ramfs|overlay|squashfs|iso9660|nsfs|fuse.*"'
+# File systems that hold no data of the host, or that nobody can write to.
+DISKS = 'job="node",fstype!~"tmpfs|devtmpfs|ramfs|overlay|nsfs|efivarfs|fuse.*|squashfs|erofs|cramfs|romfs|iso9660|udf"'
+READ_ONLY = f"unless on (host, instance, device, mountpoint) node_filesystem_readonly{{{DISKS}}} == 1"
 # All series of a vendor's exporter that are not about cards, but about its own process.
 NO_CARD = "up|scrape_.+|go_.+|process_.+|promhttp_.+|python_.+"
 # HAProxy's tables of the gateway are backends without servers.
@@ -58,6 +63,21 @@ def by_id(expr: str) -> str:
     return f'max by (host, card) (label_replace({expr}, "card", "$1", "id", "(.+)"))'
 
 
+def _p95(*names: str) -> str:
+    """Return the 95th percentile of a histogram for each engine; names: by release."""
+    rates = " or ".join(f'rate(vllm:{name}_bucket{{job="vllm"}}[5m])' for name in names)
+    return f"histogram_quantile(0.95, sum by (host, model, engine, le) ({rates}))"
+
+
+def _moved(minutes: int) -> str:
+    """Return the tokens of each engine in the last minutes, of prompts and of answers."""
+    return f"{vllm('generation_tokens_total', f'increase({{}}[{minutes}m])')} + " + vllm(
+        "prompt_tokens_total", f"increase({{}}[{minutes}m])"
+    )
+
+
+UNDER_WAY = "host_model_engine:vllm_requests_under_way:count"
+KV_USED = '{0}(vllm:kv_cache_usage_perc{{job="vllm"}}[{1}]) or {0}(vllm:gpu_cache_usage_perc{{job="vllm"}}[{1}])'
 RECORDINGS = (
     # A host that was in a rollout during the complete window.
     Recording(
@@ -119,52 +139,47 @@ RECORDINGS = (
         """,
     ),
     Recording(
-        "host_model:vllm_requests:rate5m",
-        'sum by (host, model) (rate(vllm:time_to_first_token_seconds_count{job="vllm"}[5m]))',
+        "host_model_engine:vllm_requests:rate5m",
+        vllm("time_to_first_token_seconds_count", "rate({}[5m])"),
     ),
     Recording(
-        "host_model:vllm_time_to_first_token_seconds:p95",
-        """
-        histogram_quantile(0.95, sum by (host, model, le) (
-          rate(vllm:time_to_first_token_seconds_bucket{job="vllm"}[5m])
-        ))
-        """,
+        "host_model_engine:vllm_requests_under_way:count",
+        f"{vllm('num_requests_running')} + {vllm('num_requests_waiting')}",
     ),
+    # The mean time in a queue that has not been empty, by its length and the rate at which requests leave it (Little's
+    # law). The histogram of vLLM counts a request only when it has ended.
     Recording(
-        "host_model:vllm_inter_token_latency_seconds:p95",
-        """
-        histogram_quantile(0.95, sum by (host, model, le) (
-          rate(vllm:inter_token_latency_seconds_bucket{job="vllm"}[5m])
-          or rate(vllm:time_per_output_token_seconds_bucket{job="vllm"}[5m])
-        ))
+        "host_model_engine:vllm_queue_seconds:mean10m",
+        f"""
+        {vllm("num_requests_waiting", "avg_over_time({}[10m])")}
+        / {vllm("time_to_first_token_seconds_count", "rate({}[10m])")}
+        and {vllm("num_requests_waiting", "min_over_time({}[10m])")} > 0
         """,
     ),
+    Recording("host_model_engine:vllm_time_to_first_token_seconds:p95", _p95("time_to_first_token_seconds")),
     Recording(
-        "host_model:vllm_request_queue_time_seconds:p95",
-        """
-        histogram_quantile(0.95, sum by (host, model, le) (
-          rate(vllm:request_queue_time_seconds_bucket{job="vllm"}[5m])
-        ))
-        """,
+        "host_model_engine:vllm_inter_token_latency_seconds:p95",
+        _p95("inter_token_latency_seconds", "time_per_output_token_seconds"),
     ),
+    Recording("host_model_engine:vllm_request_queue_time_seconds:p95", _p95("request_queue_time_seconds")),
 )
-ENOUGH = "and on (host, model) host_model:vllm_requests:rate5m > <requests_per_s>"
+ENOUGH = "and host_model_engine:vllm_requests:rate5m > <requests_per_s>"
 # A model with its own objective for a p95 gets no such alert: these two alerts are for the other models.
 QUANTILES = {
     "ttft_s": Alert(
         "TimeToFirstTokenHigh",
-        f"host_model:vllm_time_to_first_token_seconds:p95<others> > <ttft_p95_s> {ENOUGH} <quiet>",
+        f"host_model_engine:vllm_time_to_first_token_seconds:p95<others> > <ttft_p95_s> {ENOUGH} <quiet>",
         "10m",
         "warning",
-        f"{ON} answers late",
+        f"{ENGINE} answers late",
         "One request in twenty waits longer than {{ $value | humanizeDuration }} for its first token.",
     ),
     "itl_s": Alert(
         "InterTokenLatencyHigh",
-        f"host_model:vllm_inter_token_latency_seconds:p95<others> > <itl_p95_s> {ENOUGH} <quiet>",
+        f"host_model_engine:vllm_inter_token_latency_seconds:p95<others> > <itl_p95_s> {ENOUGH} <quiet>",
         "10m",
         "warning",
-        f"{ON} writes slowly",
+        f"{ENGINE} writes slowly",
         "One token in twenty takes longer than {{ $value | humanizeDuration }}.",
     ),
 }
@@ -198,32 +213,55 @@ MODELS = (
         f"The engine of {ON} is frozen",
         "The server runs and does not answer. Its supervisor restarts it after hang_timeout_s, unless that is 0.",
     ),
+    # The prompt of a single long request can take minutes without a token. Its blocks of the KV cache show progress, if
+    # the engine computes it in parts. Two requests that make no progress are no such prompt.
     Alert(
         "EngineStalled",
-        """
-        sum by (host, model) (vllm:num_requests_running{job="vllm"})
-        + sum by (host, model) (vllm:num_requests_waiting{job="vllm"}) > 0
-        and on (host, model)
-        sum by (host, model) (rate(vllm:generation_tokens_total{job="vllm"}[5m]))
-        + sum by (host, model) (rate(vllm:prompt_tokens_total{job="vllm"}[5m])) == 0
+        f"""
+        (
+          {UNDER_WAY}
+          and min_over_time({UNDER_WAY}[5m]) > 1
+          and {UNDER_WAY} offset 5m > 1
+          and {_moved(5)} == 0
+          unless {by_engine(KV_USED.format("changes", "5m"))} > 0
+          or
+          {UNDER_WAY}
+          and min_over_time({UNDER_WAY}[25m]) > 0
+          and {UNDER_WAY} offset 25m > 0
+          and {_moved(25)} == 0
+        )
         <quiet>
         """,
         "5m",
         "critical",
-        f"{ON} has requests and makes no token",
-        "{{ $value }} requests are under way, and the counters of tokens have stood still for ten minutes.",
+        f"{ENGINE} has requests and makes no token",
+        "{{ $value }} requests are under way, and the counters of tokens have stood still for ten minutes or more.",
     ),
     Alert(
         "QueueStuck",
-        """
-        sum by (host, model) (vllm:num_requests_waiting{job="vllm"}) > 0
-        and on (host, model) sum by (host, model) (vllm:num_requests_running{job="vllm"}) == 0
+        f"""
+        {vllm("num_requests_waiting")} > 0
+        and {vllm("num_requests_running")} == 0
         <quiet>
         """,
         "3m",
         "critical",
-        f"The queue of {ON} is stuck",
+        f"The queue of {ENGINE} is stuck",
         "{{ $value }} requests wait, and the server works on none.",
+    ),
+    # A queue that is long because many requests arrive is no such queue: see QueueTimeHigh and QueueGrows.
+    Alert(
+        "QueueStalled",
+        f"""
+        {vllm("num_requests_waiting")} > 0
+        and host_model_engine:vllm_queue_seconds:mean10m > <queue_stalled_s>
+        and {vllm("time_to_first_token_seconds_count", "rate({}[10m])")} < <requests_per_s>
+        <quiet>
+        """,
+        "5m",
+        "critical",
+        f"The queue of {ENGINE} hardly moves",
+        "{{ $value }} requests wait, and the server begins with so few that each waits for minutes.",
     ),
     Alert(
         "ModelRestarts",
@@ -245,37 +283,53 @@ MODELS = (
     ),
     Alert(
         "QueueTimeHigh",
-        f"host_model:vllm_request_queue_time_seconds:p95 > <queue_p95_s> {ENOUGH} <quiet>",
-        "10m",
-        "warning",
-        f"Requests wait long at {ON}",
-        "One request in twenty waits longer than {{ $value | humanizeDuration }} before the server begins with it.",
-    ),
-    Alert(
-        "QueueGrows",
-        """
-        sum by (host, model) (vllm:num_requests_waiting{job="vllm"}) > <waiting>
-        and on (host, model) sum by (host, model) (deriv(vllm:num_requests_waiting{job="vllm"}[10m])) > 0
+        f"""
+        (
+          host_model_engine:vllm_request_queue_time_seconds:p95 > <queue_p95_s> {ENOUGH}
+          or host_model_engine:vllm_queue_seconds:mean10m > <queue_p95_s> < Inf
+        )
         <quiet>
         """,
         "10m",
         "warning",
-        f"The queue of {ON} grows",
+        f"Requests wait long at {ENGINE}",
+        "Requests wait {{ $value | humanizeDuration }} before the server begins with them: the mean, or one in twenty.",
+    ),
+    Alert(
+        "QueueGrows",
+        f"""
+        {vllm("num_requests_waiting")} > <waiting>
+        and {vllm("num_requests_waiting", "deriv({}[10m])")} > 0
+        <quiet>
+        """,
+        "10m",
+        "warning",
+        f"The queue of {ENGINE} grows",
         "{{ $value }} requests wait, and their number rises.",
     ),
     Alert(
-        "KvCacheFull",
-        """
-        avg by (host, model) (
-          avg_over_time(vllm:kv_cache_usage_perc{job="vllm"}[10m])
-          or avg_over_time(vllm:gpu_cache_usage_perc{job="vllm"}[10m])
-        ) > <kv_cache_ratio>
-        and on (host, model) sum by (host, model) (vllm:num_requests_waiting{job="vllm"}) > 0
+        "RequestsRejected",
+        f"""
+        round(sum by (host, model, reason) (
+          {grown('vllm:admission_rejections_total{job="vllm"}', 10)}
+        )) >= <bad_requests>
         <quiet>
         """,
         "5m",
         "warning",
-        f"The KV cache of {ON} is full",
+        f"{ON} rejects requests",
+        "It rejected {{ $value }} requests in ten minutes, since its queue is full ({{ $labels.reason }}).",
+    ),
+    Alert(
+        "KvCacheFull",
+        f"""
+        {by_engine(KV_USED.format("avg_over_time", "10m"), "avg")} > <kv_cache_ratio>
+        and {vllm("num_requests_waiting")} > 0
+        <quiet>
+        """,
+        "5m",
+        "warning",
+        f"The KV cache of {ENGINE} is full",
         "{{ $value | humanizePercentage }} of it is used, and requests wait.",
     ),
     Alert(
@@ -290,13 +344,16 @@ MODELS = (
     ),
     Alert(
         "RequestsFail",
-        """
-        sum by (host, model) (rate(vllm:request_success_total{job="vllm",finished_reason="error"}[10m])) > 0 <quiet>
+        f"""
+        round(sum by (host, model) (
+          {grown('vllm:request_success_total{job="vllm",finished_reason="error"}', 30)}
+        )) >= <bad_requests>
+        <quiet>
         """,
-        "10m",
+        "5m",
         "warning",
         f"Requests at {ON} end in errors",
-        "The engine ends {{ $value | humanize }} requests a second with an error.",
+        "The engine ended {{ $value }} requests with an error in half an hour.",
     ),
     Alert(
         "RequestsAborted",
@@ -314,9 +371,9 @@ MODELS = (
     ),
     Alert(
         "CompilesWhileServing",
-        """
+        f"""
         round(sum by (host, model) (
-          increase(gaudi_serve_model_unwarmed_shapes_total{job="node"}[15m])
+          {grown('gaudi_serve_model_unwarmed_shapes_total{job="node"}', 15)}
         )) > <unwarmed_shapes>
         <quiet>
         """,
@@ -338,13 +395,17 @@ CARDS = (
     Alert(
         "CardMissing",
         """
-        max by (host) (gaudi_serve_cards_present{job="node"}) < max by (host) (gaudi_serve_cards_expected{job="node"})
+        (
+          max by (host) (gaudi_serve_cards_present{job="node"})
+          or on (host) 0 * max by (host) (gaudi_serve_collector_success{job="node",part="cards"} == 0)
+        )
+        < max by (host) (gaudi_serve_cards_expected{job="node"})
         <quiet_host>
         """,
         "5m",
         "critical",
         "{{ $labels.host }} lacks a card",
-        "The platform's tool shows only {{ $value }} cards; the host had more when it was last planned.",
+        "The platform's tool shows {{ $value }} cards, fewer than at the last plan. It shows 0 if it does not answer.",
     ),
     Alert(
         "CardExporterSilent",
@@ -356,9 +417,9 @@ CARDS = (
     ),
     Alert(
         "CardEccUncorrected",
-        """
+        f"""
         sum by (host, card) (
-          increase(gaudi_serve_card_ecc_errors_total{job="node",kind=~".*uncorrected.*"}[1h])
+          {grown('gaudi_serve_card_ecc_errors_total{job="node",kind=~".*uncorrected.*"}', 60)}
         ) > 0
         """,
         "",
@@ -482,8 +543,9 @@ HOSTS = (
     Alert(
         "DiskFull",
         f"""
-        min by (host, mountpoint) (node_filesystem_avail_bytes{{{DISKS}}} / node_filesystem_size_bytes{{{DISKS}}})
-        < <disk_free_ratio>
+        min by (host, mountpoint) (
+          node_filesystem_avail_bytes{{{DISKS}}} / node_filesystem_size_bytes{{{DISKS}}} {READ_ONLY}
+        ) < <disk_free_ratio>
         """,
         "5m",
         "critical",
@@ -496,6 +558,7 @@ HOSTS = (
         min by (host, mountpoint) (
           predict_linear(node_filesystem_avail_bytes{{{DISKS}}}[6h], <disk_full_s>) < 0
           and node_filesystem_avail_bytes{{{DISKS}}} / node_filesystem_size_bytes{{{DISKS}}} < <disk_soon_ratio>
+          {READ_ONLY}
         )
         """,
         "1h",
@@ -600,16 +663,27 @@ GATEWAY = (
     Alert(
         "GatewayErrors",
         f"""
-        sum by (host, proxy) (rate(haproxy_backend_http_responses_total{{{BACKENDS},code="5xx"}}[5m]))
-        / sum by (host, proxy) (rate(haproxy_backend_http_responses_total{{{BACKENDS}}}[5m])) > <gateway_errors_ratio>
+        sum by (host, proxy) (rate(haproxy_backend_http_responses_total{{{BACKENDS},code="5xx"}}[10m]))
+        / sum by (host, proxy) (rate(haproxy_backend_http_responses_total{{{BACKENDS}}}[10m])) > <gateway_errors_ratio>
         and on (host, proxy)
-        sum by (host, proxy) (rate(haproxy_backend_http_responses_total{{{BACKENDS}}}[5m])) > <gateway_requests_per_s>
+        round(sum by (host, proxy) (
+          increase(haproxy_backend_http_responses_total{{{BACKENDS},code="5xx"}}[10m])
+        )) >= <bad_requests>
         <quiet_proxy>
         """,
         "5m",
         "critical",
         "Requests for {{ $labels.proxy }} fail",
         "The gateway on {{ $labels.host }} answers {{ $value | humanizePercentage }} of them with an error 5xx.",
+    ),
+    # The counter is that of the current worker: it begins at 0 with each reload.
+    Alert(
+        "DroppedLogs",
+        'round(sum by (host) (increase(haproxy_process_dropped_logs_total{job="haproxy"}[15m]))) > 0',
+        "",
+        "warning",
+        "The gateway on {{ $labels.host }} loses lines of its log",
+        "HAProxy dropped {{ $value }} lines in 15 minutes. Their requests are missing in the journal.",
     ),
     Alert(
         "ServerDrained",
@@ -632,10 +706,10 @@ PROMETHEUS = (
     ),
     Alert(
         "AlertmanagerUnreachable",
-        """
-        max by (instance) (prometheus_notifications_alertmanagers_discovered{job="prometheus"}) < 1
-        or sum by (instance) (rate(prometheus_notifications_errors_total{job="prometheus"}[5m])) > 0
-        or max by (instance) (up{job="alertmanager"}) == 0
+        f"""
+        max by (instance) (prometheus_notifications_alertmanagers_discovered{{job="prometheus"}}) < 1
+        or sum by (instance) ({grown('prometheus_notifications_errors_total{job="prometheus"}', 5)}) > 0
+        or max by (instance) (up{{job="alertmanager"}}) == 0
         """,
         "5m",
         "critical",
@@ -644,9 +718,9 @@ PROMETHEUS = (
     ),
     Alert(
         "RuleEvaluationFails",
-        """
+        f"""
         sum by (instance, rule_group) (
-          increase(prometheus_rule_evaluation_failures_total{job="prometheus"}[10m])
+          {grown('prometheus_rule_evaluation_failures_total{job="prometheus"}', 10)}
         ) > 0
         """,
         "5m",

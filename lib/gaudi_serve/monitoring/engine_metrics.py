@@ -18,7 +18,7 @@ class EngineMetric:
 
     name: without the endings of its kind. labels: in addition to model_name and engine. since, until: the first release
     of vLLM with this metric, and the first without it. fork: whether the V0 engine of Gaudi's fork has it. buckets:
-    the limits of a histogram.
+    the limits of a histogram. by_engine: whether it has the label engine in releases that have engines.
     """
 
     name: str
@@ -28,6 +28,7 @@ class EngineMetric:
     until: Release = ()
     fork: bool = True
     buckets: tuple[float, ...] = ()
+    by_engine: bool = True
 
     def is_of(self, release: Release | None) -> bool:
         """Return whether a release has this metric; None means the fork."""
@@ -53,6 +54,7 @@ VLLM: tuple[EngineMetric, ...] = (
     *(EngineMetric(f"vllm:prefix_cache_{name}", "counter", (), (0, 9, 2), fork=False) for name in ("queries", "hits")),
     *(EngineMetric(f"vllm:{name}", "counter") for name in ("num_preemptions", "prompt_tokens", "generation_tokens")),
     EngineMetric("vllm:request_success", "counter", ("finished_reason",)),
+    EngineMetric("vllm:admission_rejections", "counter", ("reason",), (0, 32), fork=False, by_engine=False),
     EngineMetric("vllm:time_to_first_token_seconds", "histogram", buckets=FIRST_TOKEN),
     EngineMetric("vllm:inter_token_latency_seconds", "histogram", (), (0, 10, 2), fork=False, buckets=BETWEEN_TOKENS),
     EngineMetric("vllm:time_per_output_token_seconds", "histogram", until=(0, 12), buckets=BETWEEN_TOKENS),
@@ -73,9 +75,12 @@ ENDINGS = {"gauge": ("",), "counter": ("_total",), "histogram": ("_bucket", "_su
 
 def engine_metrics(release: Release | None) -> dict[str, tuple[str, ...]]:
     """Return the metrics of a server's /metrics page by release (None: the fork): names with their labels."""
-    own = ("model_name",) if release is None else ("model_name", "engine")
+
+    def own(metric: EngineMetric) -> tuple[str, ...]:
+        return ("model_name", "engine") if release is not None and metric.by_engine else ("model_name",)
+
     return {
-        metric.name + ending: (*own, *metric.labels, *(("le",) if ending == "_bucket" else ()))
+        metric.name + ending: (*own(metric), *metric.labels, *(("le",) if ending == "_bucket" else ()))
         for metric in VLLM
         if metric.is_of(release)
         for ending in ENDINGS[metric.kind]
@@ -85,6 +90,7 @@ def engine_metrics(release: Release | None) -> dict[str, tuple[str, ...]]:
 # HAProxy 2.6's own exporter.
 HAPROXY: dict[str, tuple[str, ...]] = {
     "haproxy_process_start_time_seconds": (),
+    "haproxy_process_dropped_logs_total": (),
     **{
         f"haproxy_backend_{name}": ("proxy",)
         for name in (
@@ -108,6 +114,7 @@ DISK = ("device", "fstype", "mountpoint")
 NODE: dict[str, tuple[str, ...]] = {
     "node_filesystem_avail_bytes": DISK,
     "node_filesystem_size_bytes": DISK,
+    "node_filesystem_readonly": DISK,
     "node_memory_HugePages_Total": (),
     "node_memory_HugePages_Free": (),
     "node_memory_MemAvailable_bytes": (),

@@ -23,7 +23,9 @@ class Thresholds:
     ttft_p95_s: float = 5
     itl_p95_s: float = 0.2
     queue_p95_s: float = 5
-    requests_per_s: float = 0.05  # with fewer requests, quantiles and ratios mean nothing
+    queue_stalled_s: float = 120
+    requests_per_s: float = 0.05  # of an engine; with fewer requests, quantiles and ratios mean nothing
+    bad_requests: float = 5  # late or failed ones; fewer are no pattern
     waiting: float = 20  # requests
     kv_cache_ratio: float = 0.95
     preemptions_per_s: float = 0.1
@@ -32,7 +34,6 @@ class Thresholds:
     fast_burn: float = 14.4  # times the rate that uses up the budget in 30 days
     slow_burn: float = 6
     gateway_errors_ratio: float = 0.05
-    gateway_requests_per_s: float = 0.1
     drained_s: float = 7200
     card_margin_celsius: float = 5
     card_throttled_s: float = 5  # in 10 minutes
