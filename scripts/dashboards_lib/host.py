@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
+from gaudi_serve.monitoring.card_exporters import OF_CARDS, PORTS, exported, of_card
+
 from .build import Board, Panel, Row
 from .queries import CARD, HOST, HOSTS, RATE, age, own
 
+CARDS_OF = f"{OF_CARDS},{HOST}"
 
-def card(name: str, exporter: str = "", factor: str = "", by: str = "host, card") -> tuple[str, str]:
-    """Return a query for a card metric, from Gaudi's exporter (driver index as card) if the toolkit has no value."""
-    expr = own(f"card_{name}", HOST, by)
-    if exporter:
-        theirs = f'label_replace(habanalabs_{exporter}{{job="cards",{HOST}}}{factor}, "card", "$1", "id", "(.+)")'
-        expr += f" or on (host) max by ({by}) ({theirs})"
-    return expr, CARD
+
+def card(name: str, measure: str, by: str = "host, card") -> tuple[str, str]:
+    """Return a query for a card metric, from the vendor's exporter if the toolkit has no value."""
+    return f"{own(f'card_{name}', HOST, by)} or on (host) {exported(measure, CARDS_OF, by)}", CARD
 
 
 def node(expr: str, legend: str = "{{host}}") -> tuple[str, str]:
@@ -21,7 +21,7 @@ def node(expr: str, legend: str = "{{host}}") -> tuple[str, str]:
 
 
 SLOWDOWN = (
-    card("temperature_slowdown_celsius", "temperature_threshold_slowdown", " > 0", "host")[0],
+    card("temperature_slowdown_celsius", "slowdown", "host")[0],
     "slows down: {{host}}",
 )
 THROTTLED = (
@@ -30,8 +30,7 @@ THROTTLED = (
 )
 PORTS_DOWN = (
     f'count by (host, card) (gaudi_serve_card_port_up{{job="node",{HOST}}} == 0)'
-    " or on (host) count by (host, card) (label_replace("
-    f'habanalabs_nic_port_status{{job="cards",{HOST},port_type="internal"}} == 0, "card", "$1", "id", "(.+)"))'
+    " or on (host) count by (host, card) (" + of_card(f'{PORTS}{{{CARDS_OF},port_type="internal"}} == 0', "id") + ")"
 )
 DISK = 'SELECTED,fstype!~"tmpfs|devtmpfs|ramfs|overlay|squashfs|iso9660|nsfs|fuse.*"'
 NIC = 'SELECTED,device!~"lo|veth.*|docker.*|br-.*"'
@@ -47,14 +46,14 @@ CARDS = Board(
                 Panel(
                     "Temperature",
                     (
-                        card("temperature_celsius", "temperature_onchip", " > 0"),
+                        card("temperature_celsius", "temperature"),
                         SLOWDOWN,
                     ),
                     "celsius",
                 ),
-                Panel("Power", (card("power_watts", "power_mW", " / 1000"),), "watt"),
-                Panel("Utilization", (card("utilization_ratio", "utilization", " / 100"),), "percentunit"),
-                Panel("Memory in use", (card("memory_used_bytes", "memory_used_bytes"),), "bytes"),
+                Panel("Power", (card("power_watts", "power"),), "watt"),
+                Panel("Utilization", (card("utilization_ratio", "utilization"),), "percentunit"),
+                Panel("Memory in use", (card("memory_used_bytes", "memory_used"),), "bytes"),
                 Panel(
                     "Slower because of heat or power",
                     (
@@ -65,7 +64,7 @@ CARDS = Board(
                     ),
                     "percentunit",
                 ),
-                Panel("Lanes of PCI Express", (card("pcie_width", "pci_link_width"),), "none"),
+                Panel("Lanes of PCI Express", (card("pcie_width", "pcie_width"),), "none"),
                 Panel(
                     "ECC errors since the driver was loaded",
                     ((own("card_ecc_errors_total", HOST, "host, card, kind", "sum"), "{{kind}}: " + CARD),),
@@ -81,12 +80,36 @@ CARDS = Board(
                     "Row replacement pending",
                     (
                         (
-                            card("rows_pending", "pending_rows_state")[0].replace(" or on", " == 1 or on", 1) + " == 1",
+                            card("rows_pending", "rows_pending")[0].replace(" or on", " == 1 or on", 1) + " == 1",
                             "pending",
                         ),
                     ),
                     "none",
                     "table",
+                ),
+                Panel(
+                    "Last Xid of NVIDIA's cards",
+                    ((exported("last_xid", CARDS_OF) + " > 0", "Xid"),),
+                    "none",
+                    "table",
+                    text="By dcgm-exporter, which shows the last one until it is restarted.",
+                ),
+                Panel(
+                    "Cards that their exporter calls unhealthy",
+                    (
+                        (exported("unhealthy", CARDS_OF) + " == 1", "unhealthy (AMD)"),
+                        (exported("no_spare_row", CARDS_OF) + " == 1", "no spare row of memory (NVIDIA)"),
+                    ),
+                    "none",
+                    "table",
+                ),
+                Panel(
+                    "Uncorrected errors, by the exporter",
+                    (
+                        (exported("ecc_uncorrected", CARDS_OF), "errors: " + CARD),
+                        (exported("rows_replaced", CARDS_OF), "replaced rows: " + CARD),
+                    ),
+                    "none",
                 ),
                 Panel(
                     "Ports without a link",

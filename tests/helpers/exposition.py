@@ -10,7 +10,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from itertools import product
 
-from gaudi_serve.monitoring.engine_metrics import CARDS, HAPROXY, NODE, PROMETHEUS
+from gaudi_serve.monitoring.card_exporters import CARDS
+from gaudi_serve.monitoring.engine_metrics import HAPROXY, NODE, PROMETHEUS
 from gaudi_serve.monitoring.metrics import METRICS, REASONS, STATES
 
 from . import recorded
@@ -33,6 +34,8 @@ GAUGES = {
     "gaudi_serve_card_port_up": 0,
     "habanalabs_nic_port_status": 0,
     "habanalabs_power_mW": 350_000,
+    "amd_gpu_health": 0,
+    "gpu_health": 0,
 }
 
 

@@ -306,6 +306,10 @@ MODELS = (
 )
 NO_CARDS = "node gaudi_serve_collector_success{part=cards} = 1x5 0x40"
 HABANA = "{UUID=u1,id=3,Serial=s1}"
+NVIDIA = "{UUID=GPU-3,gpu=0,DCGM_FI_DRIVER_VERSION=570}"
+NEW = "{UUID=GPU-3,gpu=0,DCGM_FI_DRIVER_VERSION=%s}"
+NV = {"host": "g1", "card": "GPU-3"}
+AMD = "{gpu_id=3,gpu_uuid=a8ff74a1,serial_number=69240}"
 OWN = "{card=3}"
 ECC = "node gaudi_serve_card_ecc_errors_total{card=3,kind=%s} = "
 PORT = "{card=3,port=1}"
@@ -319,10 +323,109 @@ CARDS = (
         "node gaudi_serve_cards_expected = 8x20",
     ),
     silent("CardMissing", "all", 10, "node gaudi_serve_cards_present = 8x20", "node gaudi_serve_cards_expected = 8x20"),
+    silent(
+        "CardExporterSilent",
+        "an exporter that is up again",
+        10,
+        "cards up = 0x2 1x20",
+        f"cards habanalabs_device_config{HABANA} = _x2 1x20",
+    ),
+    fires("CardExporterSilent", "down", 20, {"host": "g1"}, "cards up = 1x2 0x30"),
+    fires(
+        *("CardExporterSilent", "one of two NVIDIA cards", 20, {"host": "g1"}, "cards up = 1x30"),
+        *(f"cards DCGM_FI_DEV_GPU_TEMP{NVIDIA} = 50x30", "node gaudi_serve_cards_expected = 2x30"),
+    ),
+    # Two parts of a divided card.
+    silent(
+        *("CardExporterSilent", "MIG", 20, "cards up = 1x30", "node gaudi_serve_cards_expected = 1x30"),
+        *(f"cards DCGM_FI_DEV_GPU_TEMP{{UUID=GPU-3,gpu=0,GPU_I_ID={part}}} = 50x30" for part in (1, 2)),
+    ),
+    fires(
+        "CardExporterSilent",
+        "AMD without a card",
+        20,
+        {"host": "g1"},
+        "cards up = 1x30",
+        "cards amd_gpu_nodes_total = 0x30",
+    ),
+    fires(
+        "CardFaulty",
+        "fell off the bus",
+        120,
+        {**NV, "fault": "Xid 79"},
+        f"cards DCGM_FI_DEV_XID_ERRORS{NVIDIA} = 0x20 79x9",
+    ),
+    # dcgm-exporter shows the last Xid until it is restarted.
+    silent("CardFaulty", "fell off the bus hours ago", 420, f"cards DCGM_FI_DEV_XID_ERRORS{NVIDIA} = 0x20 79x90"),
+    silent("CardFaulty", "of before the first reading", 120, f"cards DCGM_FI_DEV_XID_ERRORS{NVIDIA} = 79x90"),
+    silent("CardFaulty", "after a gap", 420, f"cards DCGM_FI_DEV_XID_ERRORS{NVIDIA} = 0x4 79x40 _x10 79x90"),
+    silent("CardFaulty", "an error of a program", 120, f"cards DCGM_FI_DEV_XID_ERRORS{NVIDIA} = 0x20 31x9"),
+    fires(
+        "CardFaulty",
+        "another one",
+        420,
+        {**NV, "fault": "Xid 95"},
+        f"cards DCGM_FI_DEV_XID_ERRORS{NVIDIA} = 0x20 79x60 95x9",
+    ),
+    # The same one again: only the count of Xids has it.
+    fires(
+        *("CardFaulty", "the same one again", 420, {**NV, "fault": "Xid 79"}),
+        f"cards DCGM_FI_DEV_XID_ERRORS{NVIDIA} = 0x20 79x90",
+        "cards DCGM_EXP_XID_ERRORS_COUNT{UUID=GPU-3,gpu=0,xid=79} = _x82 1x3",
+    ),
+    fires(
+        "CardFaulty",
+        "no spare row",
+        10,
+        {**NV, "fault": "no spare row of memory"},
+        f"cards DCGM_FI_DEV_ROW_REMAP_FAILURE{NVIDIA} = 1x20",
+    ),
+    *(
+        case
+        for prefix in ("amd_", "")
+        for case in (
+            fires(
+                *("CardFaulty", f"unhealthy {prefix}", 10, {**CARD, "fault": "unhealthy"}),
+                f"cards {prefix}gpu_health{AMD} = 1x5 0x20",
+            ),
+            silent("CardFaulty", f"healthy {prefix}", 10, f"cards {prefix}gpu_health{AMD} = 1x20"),
+            fires(
+                "CardEccUncorrected",
+                f"AMD {prefix}",
+                90,
+                CARD,
+                f"cards {prefix}gpu_ecc_uncorrect_total{AMD} = 0x70 1x30",
+            ),
+        )
+    ),
+    fires("CardEccUncorrected", "DCGM", 90, NV, f"cards DCGM_FI_DEV_ECC_DBE_VOL_TOTAL{NVIDIA} = 0x70 1x30"),
+    fires("CardEccUncorrected", "a row", 90, NV, f"cards DCGM_FI_DEV_UNCORRECTABLE_REMAPPED_ROWS{NVIDIA} = 2x70 3x30"),
+    # The series of a new driver have another label, and the driver counts from 0.
+    silent(
+        *("CardEccUncorrected", "a new driver", 90),
+        *(
+            f"cards DCGM_FI_DEV_UNCORRECTABLE_REMAPPED_ROWS{NEW % one} = {two}"
+            for one, two in ((550, "2x70 stale"), (570, "_x72 2x30"))
+        ),
+        *(
+            f"cards DCGM_FI_DEV_ECC_DBE_VOL_TOTAL{NEW % one} = {two}"
+            for one, two in ((550, "5x70 stale"), (570, "_x72 0x30"))
+        ),
+    ),
+    # What the collector reads of a host counts.
+    silent(
+        *("CardHot", "DCGM without a limit", 10, f"cards DCGM_FI_DEV_GPU_TEMP{NVIDIA} = 95x20"),
+        f"cards DCGM_FI_DEV_SLOWDOWN_TEMP{NVIDIA} = 0x20",
+    ),
+    fires(
+        *("CardHot", "DCGM", 10, NV, f"cards DCGM_FI_DEV_GPU_TEMP{NVIDIA} = 88x20"),
+        f"cards DCGM_FI_DEV_SLOWDOWN_TEMP{NVIDIA} = 90x20",
+    ),
+    fires("CardRowReplacementPending", "DCGM", 10, NV, f"cards DCGM_FI_DEV_ROW_REMAP_PENDING{NVIDIA} = 1x20"),
     fires("CardMissing", "all of them", 20, {"host": "g1"}, NO_CARDS, "node gaudi_serve_cards_expected = 8x40"),
     # A host with processors alone has no such part.
     silent("CardMissing", "none planned", 20, NO_CARDS),
-    fires("CardExporterSilent", "no card", 10, {"host": "g1"}, "cards up = 1x20", "cards go_goroutines = 9x20"),
+    fires("CardExporterSilent", "no card", 20, {"host": "g1"}, "cards up = 1x30", "cards go_goroutines = 9x30"),
     silent("CardExporterSilent", "cards", 10, "cards up = 1x20", f"cards habanalabs_device_config{HABANA} = 1x20"),
     fires("CardEccUncorrected", "one", 20, CARD, ECC % "uncorrected" + "0x9 1x30"),
     fires(

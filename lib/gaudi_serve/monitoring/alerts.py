@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from ..platforms.nvidia_log import OUT, RECOVERY
+from .card_exporters import NO_CARD, OF_CARDS, PORTS, XIDS, exported, of_card
 from .expressions import by_engine, grown, vllm
 
 
@@ -52,15 +54,8 @@ CARD = "card {{ $labels.card }} of {{ $labels.host }}"
 # File systems that hold no data of the host, or that nobody can write to.
 DISKS = 'job="node",fstype!~"tmpfs|devtmpfs|ramfs|overlay|nsfs|efivarfs|fuse.*|squashfs|erofs|cramfs|romfs|iso9660|udf"'
 READ_ONLY = f"unless on (host, instance, device, mountpoint) node_filesystem_readonly{{{DISKS}}} == 1"
-# All series of a vendor's exporter that are not about cards, but about its own process.
-NO_CARD = "up|scrape_.+|go_.+|process_.+|promhttp_.+|python_.+"
 # HAProxy's tables of the gateway are backends without servers.
 BACKENDS = 'job="haproxy",proxy!~"own:.*"'
-
-
-def by_id(expr: str) -> str:
-    """Return an expression on Gaudi's exporter with the label card, which the exporter calls id."""
-    return f'max by (host, card) (label_replace({expr}, "card", "$1", "id", "(.+)"))'
 
 
 def _p95(*names: str) -> str:
@@ -77,6 +72,9 @@ def _moved(minutes: int) -> str:
 
 
 UNDER_WAY = "host_model_engine:vllm_requests_under_way:count"
+# Xids that take a card of NVIDIA out of service. That of a recovery also comes when none is needed any more.
+FATAL = "|".join(str(number) for number in OUT if number != RECOVERY)
+LAST_XID = "host_card_xid:gaudi_serve_last:count"
 KV_USED = '{0}(vllm:kv_cache_usage_perc{{job="vllm"}}[{1}]) or {0}(vllm:gpu_cache_usage_perc{{job="vllm"}}[{1}])'
 RECORDINGS = (
     # A host that was in a rollout during the complete window.
@@ -155,6 +153,15 @@ RECORDINGS = (
         / {vllm("time_to_first_token_seconds_count", "rate({}[10m])")}
         and {vllm("num_requests_waiting", "min_over_time({}[10m])")} > 0
         """,
+    ),
+    *(
+        Recording("host_card:gaudi_serve_exported_errors:max", exported(measure), (("kind", measure),))
+        for measure in ("ecc_uncorrected", "rows_replaced")
+    ),
+    # The exporter has a Xid as the value of a series: here it is a label.
+    Recording(
+        LAST_XID,
+        f'count_values by (host, card) ("xid", {exported("last_xid")})',
     ),
     Recording("host_model_engine:vllm_time_to_first_token_seconds:p95", _p95("time_to_first_token_seconds")),
     Recording(
@@ -409,11 +416,18 @@ CARDS = (
     ),
     Alert(
         "CardExporterSilent",
-        f'max by (host) (up{{job="cards"}}) == 1 unless on (host) {{job="cards",__name__!~"{NO_CARD}"}} <quiet_host>',
-        "5m",
-        "critical",
-        "The card exporter of {{ $labels.host }} shows no card",
-        "It answers, without a single value of a card.",
+        f"""
+        (
+          max by (host) (up{{{OF_CARDS}}}) == 0
+          or max by (host) (up{{{OF_CARDS}}}) == 1 unless on (host) {{{OF_CARDS},__name__!~"{NO_CARD}"}}
+          or count by (host) ({exported("seen")}) < max by (host) (gaudi_serve_cards_expected{{job="node"}})
+        )
+        <quiet_host>
+        """,
+        "10m",
+        "warning",
+        "The card exporter of {{ $labels.host }} does not show every card",
+        "It is down, or it has no values of some cards. Alerts on its metrics cannot fire for these.",
     ),
     Alert(
         "CardEccUncorrected",
@@ -421,17 +435,39 @@ CARDS = (
         sum by (host, card) (
           {grown('gaudi_serve_card_ecc_errors_total{job="node",kind=~".*uncorrected.*"}', 60)}
         ) > 0
+        or on (host) sum by (host, card) (increase(host_card:gaudi_serve_exported_errors:max[1h])) > 0
         """,
         "",
         "critical",
         f"Memory error at {CARD}",
         "The card reported memory errors that it could not correct, within the last hour.",
     ),
+    # An exporter shows the last Xid for ever, so only a new one counts.
+    Alert(
+        "CardFaulty",
+        f"""
+        max by (host, card, fault) (
+          label_replace(
+            {LAST_XID}{{xid=~"{FATAL}"}}
+            unless last_over_time({LAST_XID}{{xid=~"{FATAL}"}}[1d] offset 1h)
+            and on (host, card) last_over_time({LAST_XID}[1d] offset 1h)
+            or max by (host, card, xid) ({of_card(f'{XIDS}{{{OF_CARDS},xid=~"{FATAL}"}} > 0', "UUID")}),
+            "fault", "Xid $1", "xid", "(.+)"
+          )
+          or label_replace({exported("no_spare_row")} == 1, "fault", "no spare row of memory", "", "")
+          or label_replace({exported("unhealthy")} == 1, "fault", "unhealthy", "", "")
+        )
+        """,
+        "",
+        "critical",
+        f"Fault of {CARD}: {{{{ $labels.fault }}}}",
+        "Its vendor's exporter reports a fault that takes it out of service.",
+    ),
     Alert(
         "CardRowReplacementPending",
         f"""
         max by (host, card) (gaudi_serve_card_rows_pending{{job="node"}}) == 1
-        or on (host) {by_id('habanalabs_pending_rows_state{job="cards"}')} == 1
+        or on (host) {exported("rows_pending")} == 1
         """,
         "5m",
         "warning",
@@ -444,8 +480,7 @@ CARDS = (
         max by (host, card) (gaudi_serve_card_temperature_celsius{{job="node"}})
         > max by (host, card) (gaudi_serve_card_temperature_slowdown_celsius{{job="node"}} > 0) - <card_margin_celsius>
         or on (host)
-        {by_id('habanalabs_temperature_onchip{job="cards"}')}
-        > {by_id('habanalabs_temperature_threshold_slowdown{job="cards"} > 0')} - <card_margin_celsius>
+        {exported("temperature")} > {exported("slowdown")} - <card_margin_celsius>
         """,
         "5m",
         "warning",
@@ -474,7 +509,7 @@ CARDS = (
         (
           max by (host, card) (gaudi_serve_card_port_up{{job="node"}} == bool 0) == 1
           or on (host)
-          {by_id('habanalabs_nic_port_status{job="cards",port_type="internal"} == bool 0')} == 1
+          max by (host, card) ({of_card(f'{PORTS}{{{OF_CARDS},port_type="internal"}} == bool 0', "id")}) == 1
         )
         <quiet_host>
         """,

@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ..model.objectives import BETWEEN_TOKENS, FIRST_TOKEN
+from .card_exporters import CARDS
 
 Release = tuple[int, ...]
 
@@ -133,18 +134,6 @@ PROMETHEUS: dict[str, tuple[str, ...]] = {
     "prometheus_notifications_errors_total": ("alertmanager",),
     "prometheus_rule_evaluation_failures_total": ("rule_group",),
     "prometheus_tsdb_head_series": (),
-}
-# Gaudi's exporter reports unreadable values as 0. It has no module_id: id is the driver's index of a card.
-CARD = ("Serial", "UUID", "device", "id", "fit", "spi", "driver", "pod_namespace", "pod_name")
-CARDS: dict[str, tuple[str, ...]] = {
-    **{
-        f"habanalabs_{name}": CARD
-        for name in (
-            *("device_config", "pending_rows_state", "temperature_onchip", "temperature_threshold_slowdown"),
-            *("power_mW", "memory_used_bytes", "memory_total_bytes", "utilization", "pci_link_width"),
-        )
-    },
-    "habanalabs_nic_port_status": (*CARD, "port", "port_type"),
 }
 # Series that Prometheus itself writes for each target, and for alerts.
 SCRAPE: dict[str, tuple[str, ...]] = {"up": (), "ALERTS": ("alertname", "alertstate", "severity")}
