@@ -20,6 +20,12 @@ def server(name: str, function: str = "sum") -> str:
     return f"{function} by (proxy, server) (haproxy_server_{name}{{{GW}}})"
 
 
+def usage(title: str, name: str, unit: str, text: str = "") -> Panel:
+    """Return the panel of a counter by client and model, over the selected gateways."""
+    query = f'sum by (client, model) (rate(gaudi_gateway_{name}_total{{job="usage",host=~"$gateway"}}[{RATE}]))'
+    return Panel(title, ((query, "{{client}}: {{model}}"),), unit, stacked=True, text=text)
+
+
 GATEWAY = Board(
     "gaudi-serve-gateway",
     "gaudi-serve: gateway",
@@ -78,6 +84,19 @@ GATEWAY = Board(
                         (backend("redispatch_warnings_total"), "moved: {{proxy}}"),
                     ),
                     "ops",
+                ),
+            ),
+        ),
+        Row(
+            "Clients",
+            (
+                usage("Tokens of prompts, by client", "input_tokens", "ops", "Only gateways with usage: true."),
+                usage("Generated tokens, by client", "output_tokens", "ops", "Only gateways with usage: true."),
+                usage(
+                    "Requests without token counts, by client",
+                    "requests_without_usage",
+                    "reqps",
+                    "The gateway cannot count the tokens of these: docs/reference/gateway.md shows when.",
                 ),
             ),
         ),

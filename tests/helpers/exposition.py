@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from itertools import product
 
 from gaudi_serve.monitoring.card_exporters import CARDS
-from gaudi_serve.monitoring.engine_metrics import HAPROXY, NODE, PROMETHEUS
+from gaudi_serve.monitoring.engine_metrics import HAPROXY, NODE, PROMETHEUS, USAGE
 from gaudi_serve.monitoring.metrics import METRICS, REASONS, STATES
 
 from . import recorded
@@ -110,6 +110,7 @@ def gateway(name: str, models: tuple[str, ...], times: Times) -> Iterator[str]:
     yield from _of_table(HAPROXY, target, times, "haproxy_process_")
     for model in models:
         yield from _of_table(HAPROXY, {**target, "proxy": model}, times, "haproxy_backend_", "haproxy_server_")
+        yield from _of_table(USAGE, {**target, "job": "usage", "model": model}, times)
 
 
 def prometheus(models: tuple[str, ...], times: Times) -> Iterator[str]:

@@ -115,6 +115,9 @@ EIGHT = tuple(
 )
 RESTARTS = "node gaudi_serve_model_restarts_total{model=qwq,reason=crash} = "
 UNWARMED = "node gaudi_serve_model_unwarmed_shapes_total{model=qwq,phase=decode} = "
+CACHE = "vllm vllm:prefix_cache_%s_total = %s"
+CACHED = (("queries", "0+100x400"), ("hits", "0+60x270 16200x60"))
+SLOW_BUSY = "vllm vllm:time_to_first_token_seconds_count = 0+300x400"
 SUCCESS = "vllm vllm:request_success_total{finished_reason=%s} = "
 MODELS = (
     fires("EndpointDown", "down", 10, MODEL, "vllm up = 1x2 0x20"),
@@ -301,6 +304,15 @@ MODELS = (
     ),
     silent("CompilesWhileServing", "three shapes", 20, UNWARMED + "0x8 2 3x20"),
     silent("CompilesWhileServing", "a new start", 20, UNWARMED + "90x8 0x20"),
+    fires("PrefixCacheMisses", "a new prompt", 1500, MODEL, SLOW_BUSY, *(CACHE % one for one in CACHED)),
+    silent(
+        "PrefixCacheMisses", "as before", 1500, SLOW_BUSY, *(CACHE % one for one in (CACHED[0], ("hits", "0+60x400")))
+    ),
+    silent(
+        *("PrefixCacheMisses", "a cache that never had much", 1500, SLOW_BUSY),
+        *(CACHE % one for one in (CACHED[0], ("hits", "0+10x270 2700x60"))),
+    ),
+    silent("PrefixCacheMisses", "few requests", 1500, *(CACHE % one for one in CACHED)),
     fires("LaunchDiffers", "a day", 1500, MODEL, "node gaudi_serve_model_launch_differs{model=qwq} = 1x300"),
     silent("LaunchDiffers", "an hour", 1500, "node gaudi_serve_model_launch_differs{model=qwq} = 0x288 1x12"),
 )
@@ -837,7 +849,7 @@ def engines(cases: Iterator[Case] | tuple[Case, ...]) -> Iterator[Case]:
             ("",)
             if " vllm:" not in f" {text}"
             else ("v1",)
-            if re.search("engine=|rejections", text)
+            if re.search("engine=|rejections|prefix_cache", text)
             else ("v1", "fork")
         )
         for engine in kinds:

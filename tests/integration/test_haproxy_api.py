@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from gaudi_serve.monitoring import engine_metrics
 from helpers.haproxies import CHAT, KEYS, USAGE, Front, Vllm, backend, client, servers
 
 ORIGIN = "https://chat.example.net"
@@ -339,6 +340,11 @@ def totals(front: Front, kind: str, model: str = "small") -> int:
 
 
 KINDS = ("requests", "requests_without_usage", "input_tokens", "output_tokens")
+
+
+def test_the_page_of_usage_has_what_monitoring_reads(front: Front) -> None:
+    found = re.findall(r'(?m)^(\w+)\{(\w+)="[^"]*",(\w+)="', front.metrics("/usage"))
+    assert {name: tuple(labels) for name, *labels in found} == engine_metrics.USAGE
 
 
 def test_streams_that_clients_leave_are_counted(front: Front, vllms: list[Vllm]) -> None:

@@ -97,14 +97,16 @@ def test_everything_of_the_fleet_is_watched() -> None:
     hostvars = fleet(slo={"ttft_s": 2.5})
     assert fleet_monitors(hostvars, HOSTS) == ["p"]
     found = fleet_watched(hostvars, HOSTS, "p")
+    other: dict[str, Any] = {"usage": False, "cards": False, "models": ()}
     endpoint = {"model": "qwq", "served": "Qwen/QwQ-32B", "address": "127.0.0.1", "port": 30001}
     assert found["watched"] == [
         {
-            **{"host": "a", "address": "10.0.0.1", "certificate": "A", "gateway": 0, "cards": True},
+            **{"host": "a", "address": "10.0.0.1", "certificate": "A", "gateway": 0},
+            **{"usage": False, "cards": True},
             "models": ({**endpoint, "slo": {"ttft_s": 2.5}},),
         },
-        {"host": "b", "address": "10.0.0.2", "certificate": "B", "gateway": 8405, "cards": False, "models": ()},
-        {"host": "p", "address": "10.0.0.16", "certificate": "", "gateway": 0, "cards": False, "models": ()},
+        {**other, "host": "b", "address": "10.0.0.2", "certificate": "B", "gateway": 8405},
+        {**other, "host": "p", "address": "10.0.0.16", "certificate": "", "gateway": 0},
     ]
     seen = fleet_watched(hostvars, HOSTS, "a")
     assert seen["monitors"] == [{"host": "p", "certificate": "P"}] and seen["watched"] == []
@@ -214,10 +216,10 @@ def test_what_prometheus_asks() -> None:
     assert [one["labels"]["host"] for one in told["cards.json"]] == ["a"]
     config = yaml.safe_load(files[f"{FOLDER}/prometheus.yml"].text)
     jobs = [job["job_name"] for job in config["scrape_configs"]]
-    assert jobs == ["vllm", "node", "haproxy", "cards", "prometheus", "alertmanager"]
+    assert jobs == ["vllm", "node", "haproxy", "usage", "cards", "prometheus", "alertmanager"]
     # A rule about a job that nobody asks would never fire.
     assert {job for one in files.values() for job in re.findall(r'job="(\w+)"', one.text)} - {*jobs} == set()
-    assert config["scrape_configs"][3]["scrape_interval"] == "15s"
+    assert config["scrape_configs"][4]["scrape_interval"] == "15s"
     assert config["scrape_configs"][0]["tls_config"]["ca_file"] == f"{FOLDER}/hosts.pem"
     assert files[f"{FOLDER}/hosts.pem"].text == "AB"
     # A file without a certificate would keep Prometheus from every host.
@@ -225,6 +227,24 @@ def test_what_prometheus_asks() -> None:
     for host in "ab":
         bare[host]["gaudi_metrics"] = facts(host)
     assert f"{FOLDER}/hosts.pem" not in wanted("p", bare).files
+
+
+def test_prometheus_reads_the_tokens_by_client_of_a_gateway_that_counts_them() -> None:
+    hostvars = fleet()
+    gateway: dict[str, Any] = {"metrics_port": 8405, "usage": True}
+    hostvars["b"]["fleet_gateway"] = hostvars["p"]["fleet_gateway"] = gateway
+    for host in "bp":
+        assert next(one for one in fleet_watched(hostvars, HOSTS, "p")["watched"] if one["host"] == host)["usage"]
+    told = json.loads(wanted("p", hostvars).files[f"{FOLDER}/targets/usage.json"].text)
+    away = {"job": "usage", "host": "b", "__scheme__": "https", "__metrics_path__": "/usage/metrics"}
+    here = {"job": "usage", "host": "p", "__metrics_path__": "/usage"}
+    assert told == [
+        {"targets": ["10.0.0.2:9445"], "labels": away},
+        {"targets": ["127.0.0.1:8405"], "labels": here},
+    ]
+    text = wanted("b", hostvars).files[f"{FOLDER}/exporters.cfg"].text
+    assert re.search(r"if { path /usage/metrics }", text) and "set-uri /usage\n" in text
+    assert "/usage" not in wanted("b", fleet()).files[f"{FOLDER}/exporters.cfg"].text
 
 
 def test_alertmanager_gets_what_the_user_wrote_and_a_host_that_is_gone_speaks_for_its_models() -> None:

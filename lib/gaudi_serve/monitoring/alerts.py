@@ -72,6 +72,7 @@ def _moved(minutes: int) -> str:
 
 
 UNDER_WAY = "host_model_engine:vllm_requests_under_way:count"
+PREFIX = "host_model:vllm_prefix_cache_hits:ratio_1h"
 # Xids that take a card of NVIDIA out of service. That of a recovery also comes when none is needed any more.
 FATAL = "|".join(str(number) for number in OUT if number != RECOVERY)
 LAST_XID = "host_card_xid:gaudi_serve_last:count"
@@ -152,6 +153,13 @@ RECORDINGS = (
         {vllm("num_requests_waiting", "avg_over_time({}[10m])")}
         / {vllm("time_to_first_token_seconds_count", "rate({}[10m])")}
         and {vllm("num_requests_waiting", "min_over_time({}[10m])")} > 0
+        """,
+    ),
+    Recording(
+        PREFIX,
+        """
+        sum by (host, model) (increase(vllm:prefix_cache_hits_total{job="vllm"}[1h]))
+        / sum by (host, model) (increase(vllm:prefix_cache_queries_total{job="vllm"}[1h]))
         """,
     ),
     *(
@@ -388,6 +396,20 @@ MODELS = (
         "warning",
         f"{ON} compiles while it serves",
         "{{ $value }} shapes that the warm-up did not have were compiled in 15 minutes; each delays requests.",
+    ),
+    Alert(
+        "PrefixCacheMisses",
+        f"""
+        {PREFIX} < <prefix_cache_fall_ratio> * avg_over_time({PREFIX}[1d] offset 2h)
+        and avg_over_time({PREFIX}[1d] offset 2h) > <prefix_cache_used_ratio>
+        and on (host, model)
+        sum by (host, model) (rate(vllm:time_to_first_token_seconds_count{{job="vllm"}}[1h])) > <requests_per_s>
+        <quiet>
+        """,
+        "1h",
+        "info",
+        f"The prefix cache of {ON} has less than before",
+        "It had {{ $value | humanizePercentage }} of the prompts' tokens in the last hour, far less than the day before.",
     ),
     Alert(
         "LaunchDiffers",

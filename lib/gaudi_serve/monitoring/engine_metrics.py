@@ -110,6 +110,11 @@ HAPROXY: dict[str, tuple[str, ...]] = {
     **{f"haproxy_frontend_{name}": ("proxy",) for name in ("current_sessions", "http_requests_total")},
     "haproxy_frontend_http_responses_total": ("proxy", "code"),
 }
+# The gateway's own page of tokens, with `usage: true`. `model` is the model's name for clients.
+USAGE: dict[str, tuple[str, ...]] = {
+    f"gaudi_gateway_{name}_total": ("client", "model")
+    for name in ("requests", "requests_without_usage", "input_tokens", "output_tokens")
+}
 # Node exporter 1.5.
 DISK = ("device", "fstype", "mountpoint")
 NODE: dict[str, tuple[str, ...]] = {
@@ -139,4 +144,4 @@ PROMETHEUS: dict[str, tuple[str, ...]] = {
 SCRAPE: dict[str, tuple[str, ...]] = {"up": (), "ALERTS": ("alertname", "alertstate", "severity")}
 # Labels that the scrape jobs add.
 TARGET_LABELS = ("job", "instance", "host", "model")
-OTHERS: dict[str, tuple[str, ...]] = {**HAPROXY, **NODE, **PROMETHEUS, **CARDS, **SCRAPE}
+OTHERS: dict[str, tuple[str, ...]] = {**HAPROXY, **USAGE, **NODE, **PROMETHEUS, **CARDS, **SCRAPE}

@@ -16,7 +16,10 @@ from .settings import Monitoring, read_monitoring
 
 ROLE = "monitoring"
 OF_WATCHER = ("prometheus", "alertmanager")
-JOBS = ("vllm", "node", "haproxy", "cards", *OF_WATCHER)
+JOBS = ("vllm", "node", "haproxy", "usage", "cards", *OF_WATCHER)
+# The pages of a host that have another job, and those with another path.
+JOB_OF = {"gateway": "haproxy"}
+PATH_OF = {"usage": "/usage"}
 # The default of Alertmanager: it shows alerts and sends none.
 SHOWN_ALONE = {
     "route": {"receiver": "none", "group_by": ["alertname", "host"]},
@@ -69,14 +72,16 @@ def host_files(
     return files
 
 
-def _pages(host: Watched, settings: Mapping[str, int]) -> list[tuple[str, str]]:
-    """Return the metrics pages of a host: a path, and its address on the host."""
-    return [
+def _pages(host: Watched, settings: Mapping[str, int]) -> list[tuple[str, str, str]]:
+    """Return the metrics pages of a host: a name, its address on the host, and its path there."""
+    found = [
         ("node", f"{LOOPBACK}:{settings['node_exporter_port']}"),
         *([("gateway", f"{LOOPBACK}:{host.gateway}")] if host.gateway else []),
+        *([("usage", f"{LOOPBACK}:{host.gateway}")] if host.usage else []),
         *([("cards", f"{LOOPBACK}:{settings['cards_port']}")] if settings["cards_port"] and host.cards else []),
         *((f"model/{one.model}", _joined(one.address, one.port)) for one in host.models),
     ]
+    return [(name, server, PATH_OF.get(name, "/metrics")) for name, server in found]
 
 
 def _joined(address: str, port: int) -> str:
@@ -198,14 +203,15 @@ def targets(name: str, settings: Monitoring, watched: Sequence[Watched]) -> dict
             found[job].append({"targets": [f"{LOOPBACK}:{port}"], "labels": {"job": job, "host": name}})
     ports = asdict(settings)
     for host in watched:
-        for path, server in _pages(host, ports):
-            model = path.removeprefix("model/") if path.startswith("model/") else ""
-            job = {"node": "node", "gateway": "haproxy", "cards": "cards"}.get(path, "vllm")
+        for page, server, path in _pages(host, ports):
+            model = page.removeprefix("model/") if page.startswith("model/") else ""
+            job = "vllm" if model else JOB_OF.get(page, page)
             labels = {"job": job, "host": host.host, **({"model": model} if model else {})}
             if host.host == name:
-                found[job].append({"targets": [server], "labels": labels})
+                here = {} if path == "/metrics" else {"__metrics_path__": path}
+                found[job].append({"targets": [server], "labels": {**labels, **here}})
                 continue
-            away = {"__scheme__": "https", "__metrics_path__": f"/{path}/metrics"}
+            away = {"__scheme__": "https", "__metrics_path__": f"/{page}/metrics"}
             found[job].append(
                 {"targets": [_joined(host.address, settings.exporters_port)], "labels": {**labels, **away}}
             )

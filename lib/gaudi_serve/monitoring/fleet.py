@@ -43,13 +43,15 @@ class Watched:
     """One watched host.
 
     address: its address for Prometheus. certificate: the certificate that identifies it; empty if it has none, or if no
-    other host queries it. gateway: loopback port of its gateway's metrics, or 0. cards: whether it has cards.
+    other host queries it. gateway: loopback port of its gateway's metrics, or 0. usage: whether its gateway counts
+    tokens by client. cards: whether it has cards.
     """
 
     host: str
     address: str
     certificate: str = ""
     gateway: int = 0
+    usage: bool = False
     cards: bool = False
     models: tuple[Endpoint, ...] = ()
 
@@ -262,7 +264,7 @@ def _of(name: str, known: Known) -> Watched:
         name,
         certificate_name(known, "host"),
         _certificate(known, "host") or "",
-        _gateway(known),
+        *_gateway(known),
         bool((known.get("gaudi_host") or {}).get("modules")),
         tuple(endpoints(known)),
     )
@@ -274,13 +276,15 @@ def _certificate(known: Known, kind: str) -> str | None:
     return None if facts is None else str((facts.get("certificates") or {}).get(kind, {}).get("text") or "")
 
 
-def _gateway(known: Known) -> int:
+def _gateway(known: Known) -> tuple[int, bool]:
+    """Return the port of the metrics of a host's gateway, 0 without one, and whether it counts tokens by client."""
     try:
         settings = known.get("fleet_gateway")
-        return read_gateway(settings).metrics_port if isinstance(settings, Mapping) else 0
+        gateway = read_gateway(settings) if isinstance(settings, Mapping) else None
     # The host's own checks refuse the value.
     except Exception:
-        return 0
+        gateway = None
+    return (gateway.metrics_port, gateway.usage) if gateway else (0, False)
 
 
 def endpoints(known: Known) -> list[Endpoint]:

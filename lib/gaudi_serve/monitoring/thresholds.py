@@ -30,6 +30,8 @@ class Thresholds:
     kv_cache_ratio: float = 0.95
     preemptions_per_s: float = 0.1
     aborted_ratio: float = 0.3
+    prefix_cache_fall_ratio: float = 0.5  # of the day before
+    prefix_cache_used_ratio: float = 0.3  # of the tokens; with less, a cache matters little
     unwarmed_shapes: float = 3  # in 15 minutes
     fast_burn: float = 14.4  # times the rate that uses up the budget in 30 days
     slow_burn: float = 6
