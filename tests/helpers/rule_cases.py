@@ -857,7 +857,108 @@ def engines(cases: Iterator[Case] | tuple[Case, ...]) -> Iterator[Case]:
             yield replace(case, engine=engine, labels=None if case.labels is None else labels)
 
 
-TABLE = tuple(engines((*MODELS, *CARDS, *HOSTS, *GATEWAY, *MONITORING, *BURNS)))
+# What others reported of their alerts on vLLM and on the exporters of cards and HAProxy, as their samples were.
+SESSIONS = "haproxy haproxy_server_current_sessions{proxy=qwq,server=g1.qwq} = "
+ABORTED = (RUNNING.format("106x90"), WAITING.format("15x90"), *STILL)
+REPORTED = (
+    # vllm-metal 479: for an hour six requests wait for capacity, and the KV cache is empty.
+    fires(
+        *("QueueStuck", "six wait and nothing runs", 60, ENGINE, RUNNING.format("0x70"), WAITING.format("6x70")),
+        *("vllm vllm:kv_cache_usage_perc = 0x70", SESSIONS + "6x70"),
+    ),
+    # vllm 22545, 29928: after a load test that aborts all requests, their counts stay.
+    *(
+        silent(alert, "aborted requests that are still counted", 60, *ABORTED, *more, SESSIONS + "121x8 0x70")
+        for alert, *more in (
+            ("EngineStalled",),
+            ("QueueStalled", "vllm vllm:time_to_first_token_seconds_count = 900x90"),
+            ("KvCacheFull", "vllm vllm:kv_cache_usage_perc = 0.99x90"),
+        )
+    ),
+    fires("EngineStalled", "frozen with 106 clients", 30, ENGINE, *ABORTED, SESSIONS + "121x90"),
+    # vllm 40926: /health succeeds, and two requests never end.
+    fires(
+        "EngineStalled", "two requests never end", 30, ENGINE, RUNNING.format("2x40"), WAITING.format("0x40"), *STILL
+    ),
+    # vllm 11517: one request runs with 45 tokens a second, and three wait for hours.
+    fires(
+        *("QueueStalled", "tokens flow and nothing starts", 60, ENGINE, RUNNING.format("1x70"), WAITING.format("3x70")),
+        *(TOKENS[0].format("0+2700x70"), "vllm vllm:time_to_first_token_seconds_count = 0 0 0 0 1+0.2x70"),
+    ),
+    # dcgm-exporter 312 and rocm-systems 6931: single temperatures of 644245923 and 2112 degrees.
+    *(
+        silent("CardHot", f"a wild value of {name}", 12, f"cards {name}{labels} = 60x9 {wild} 60x20", *more)
+        for name, labels, wild, more in (
+            ("DCGM_FI_DEV_GPU_TEMP", NVIDIA, 644245923, (f"cards DCGM_FI_DEV_SLOWDOWN_TEMP{NVIDIA} = 90x30",)),
+            ("amd_gpu_junction_temperature", AMD, 2112, ()),
+        )
+    ),
+    # gpu-monitoring-tools 97: 9.2e18 stands for a value that cannot be read.
+    silent(
+        *(
+            "CardHot",
+            "a temperature that cannot be read",
+            12,
+            f"cards DCGM_FI_DEV_GPU_TEMP{NVIDIA} = 9223372036854775794x30",
+        ),
+        f"cards DCGM_FI_DEV_SLOWDOWN_TEMP{NVIDIA} = 90x30",
+    ),
+    silent(
+        *("CardEccUncorrected", "a count that cannot be read", 90),
+        f"cards DCGM_FI_DEV_ECC_DBE_VOL_TOTAL{NVIDIA} = 0x40 9223372036854775794x5 0x60",
+    ),
+    # DCGM 313: an exporter loses most of its samples under load.
+    fires(
+        *("CardExporterSilent", "two of three scrapes fail", 60, HOST, "cards up = 1x9" + " 0 0 1" * 20),
+        f"cards DCGM_FI_DEV_GPU_TEMP{NVIDIA} = 50x90",
+    ),
+    # dcgm-exporter 348, go-dcgm 38: an exporter no longer shows one card of two.
+    fires(
+        *("CardExporterSilent", "a card that fell off the bus", 60, HOST, "cards up = 1x70"),
+        *(
+            f"cards DCGM_FI_DEV_GPU_TEMP{{UUID=GPU-{one}}} = {values}"
+            for one, values in ((0, "50x70"), (1, "50x9 stale"))
+        ),
+        "node gaudi_serve_cards_expected = 2x70",
+    ),
+    # LLMKube 1356: alerts that read NVIDIA's metrics alone are silent about a sick card of AMD.
+    fires(
+        *(
+            "CardFaulty",
+            "of AMD beside a well one",
+            10,
+            {**CARD, "fault": "unhealthy"},
+            f"cards gpu_health{AMD} = 0x20",
+        ),
+        "cards gpu_health{gpu_id=0} = 1x20",
+    ),
+    # haproxy-ingress 897: a reload restarts the counters.
+    silent(
+        *("GatewayErrors", "a reload", 20, RESPONSES % ("qwq", "5xx") + "50x12 0x20"),
+        RESPONSES % ("qwq", "2xx") + "9000+60x12 0+60x20",
+    ),
+    # fedora-homelab-containers 165: a service of 37 requests a day, all of which fail, for eight days.
+    fires(
+        *("ErrorBudgetBurnsSlowly", "37 requests a day", 1420, PROMISED),
+        RESPONSES % ("promised", "5xx") + " ".join(str(place // 8) for place in range(300)),
+    ),
+    # pyrra 1925: one request fails, of two in an hour.
+    silent(
+        *("ErrorBudgetBurnsFast", "one of two", 90, RESPONSES % ("promised", "5xx") + "0x80 1x20"),
+        RESPONSES % ("promised", "2xx") + "0x40 1x60",
+    ),
+    # node_exporter 1355: a disc of a virtual machine is always full.
+    silent(
+        *(
+            "DiskFullSoon",
+            "a disc of a virtual machine",
+            480,
+            "node node_filesystem_avail_bytes{fstype=iso9660} = 0x100",
+        ),
+        "node node_filesystem_size_bytes{fstype=iso9660} = 9x100",
+    ),
+)
+TABLE = tuple(engines((*MODELS, *CARDS, *HOSTS, *GATEWAY, *MONITORING, *BURNS, *REPORTED)))
 
 
 def kept_silent(case: Case, starting: bool) -> Case:

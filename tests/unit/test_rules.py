@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import re
 import subprocess
 from collections import defaultdict
 from collections.abc import Iterator
+from dataclasses import replace
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -23,6 +25,7 @@ from helpers import promql
 from helpers.known_metrics import known_labels, unknown_metrics
 from helpers.monitoring_tools import tool
 from helpers.rule_cases import OBJECTIVES, TABLE, Case, kept_silent
+from helpers.synthetic_load import HEALTHY, SICK, Load, series
 
 ROOT = Path(__file__).parents[2]
 
@@ -359,6 +362,43 @@ def test_what_prometheus_records_of_two_engines_together(tmp_path: Path) -> None
     command = [tool("promtool"), "test", "rules", "test.yml"]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
+
+
+def firing(load: Load, seed: int, folder: Path) -> set[str]:
+    """Return the alerts that fire within hours of a simulated load, by the rules of models and gateways."""
+    parts = [group for text in rules_text(OBJECTIVES).values() for group in yaml.safe_load(text)["groups"]]
+    groups = [group for group in parts if group["name"].rpartition("-")[2] in READ]
+    (folder / "rules.yml").write_text(json.dumps({"groups": groups}), encoding="utf-8")
+    engines = [load, *(replace(HEALTHY["busy"], engine=one) for one in range(1, 4))] if load.frozen else [load]
+    found = dict(chain.from_iterable(series(one, MINUTES, seed + one.engine) for one in engines))
+    # promtool shows what fires as the difference from nothing.
+    every = f'count by (alertname) (count_over_time(ALERTS{{alertstate="firing",alertname!="Watchdog"}}[{MINUTES}m]))'
+    check = {"expr": every, "eval_time": f"{MINUTES}m", "exp_samples": []}
+    test = {"interval": "1m", "input_series": [{"series": name, "values": values} for name, values in found.items()]}
+    text = {"rule_files": ["rules.yml"], "evaluation_interval": "2m", "tests": [{**test, "promql_expr_test": [check]}]}
+    (folder / "test.yml").write_text(json.dumps(text), encoding="utf-8")
+    command = [tool("promtool"), "test", "rules", "test.yml"]
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
+    return set(re.findall(r'alertname="(\w+)"', (done.stdout + done.stderr).partition("got:")[2]))
+
+
+MINUTES, READ = 180, {"recordings", "models", "gateway", "objectives"}
+EXPECTED = {
+    "frozen": {"EngineStalled"},
+    "slow": {"QueueStalled", "QueueTimeHigh"},
+    "failing": {"GatewayErrors", "ErrorBudgetBurnsFast"},
+    "failing in a quiet time": {"ErrorBudgetBurnsFast"},
+}
+
+
+@pytest.mark.parametrize("name", HEALTHY)
+def test_no_alert_fires_on_a_healthy_server(name: str, tmp_path: Path) -> None:
+    assert firing(HEALTHY[name], 1, tmp_path) == set()
+
+
+@pytest.mark.parametrize("name", SICK)
+def test_an_alert_fires_on_a_sick_server(name: str, tmp_path: Path) -> None:
+    assert EXPECTED[name] <= firing(SICK[name], 1, tmp_path)
 
 
 PAGE = (ROOT / "docs/reference/alerts.md").read_text(encoding="utf-8")

@@ -47,6 +47,8 @@ QUIET = {
     "quiet": "unless on (host, model) host_model:gaudi_serve_quiet:count",
     "quiet_host": "unless on (host) host:gaudi_serve_rollout:last",
     "quiet_proxy": "unless on (host, proxy) host_proxy:gaudi_serve_quiet:count",
+    # vLLM still counts requests as running or waiting if all of them were aborted at once, until its next request.
+    "unused": "unless on (host, model) host_model:gaudi_serve_unused:count",
 }
 ON = "{{ $labels.model }} on {{ $labels.host }}"
 ENGINE = ON + "{{ with $labels.engine }}, engine {{ . }}{{ end }}"
@@ -135,6 +137,16 @@ RECORDINGS = (
           and on (server) label_join(host_model:gaudi_serve_quiet:count, "server", ".", "host", "model")
         )
         == count by (host, proxy) (haproxy_server_status{job="haproxy",state="UP"})
+        """,
+    ),
+    # A server to which no gateway has sent a request for ten minutes. Without a gateway it is unknown.
+    Recording(
+        "host_model:gaudi_serve_unused:count",
+        """
+        count by (host, model) (
+          label_join(vllm:num_requests_running{job="vllm"}, "server", ".", "host", "model")
+          and on (server) sum by (server) (max_over_time(haproxy_server_current_sessions{job="haproxy"}[10m])) == 0
+        )
         """,
     ),
     Recording(
@@ -245,6 +257,7 @@ MODELS = (
           and {UNDER_WAY} offset 25m > 0
           and {_moved(25)} == 0
         )
+        <unused>
         <quiet>
         """,
         "5m",
@@ -257,6 +270,7 @@ MODELS = (
         f"""
         {vllm("num_requests_waiting")} > 0
         and {vllm("num_requests_running")} == 0
+        <unused>
         <quiet>
         """,
         "3m",
@@ -271,6 +285,7 @@ MODELS = (
         {vllm("num_requests_waiting")} > 0
         and host_model_engine:vllm_queue_seconds:mean10m > <queue_stalled_s>
         and {vllm("time_to_first_token_seconds_count", "rate({}[10m])")} < <requests_per_s>
+        <unused>
         <quiet>
         """,
         "5m",
@@ -340,6 +355,7 @@ MODELS = (
         f"""
         {by_engine(KV_USED.format("avg_over_time", "10m"), "avg")} > <kv_cache_ratio>
         and {vllm("num_requests_waiting")} > 0
+        <unused>
         <quiet>
         """,
         "5m",
@@ -409,7 +425,7 @@ MODELS = (
         "1h",
         "info",
         f"The prefix cache of {ON} has less than before",
-        "It had {{ $value | humanizePercentage }} of the prompts' tokens in the last hour, far less than the day before.",
+        "It had {{ $value | humanizePercentage }} of the prompts' tokens in the last hour, far less than a day before.",
     ),
     Alert(
         "LaunchDiffers",
@@ -440,7 +456,7 @@ CARDS = (
         "CardExporterSilent",
         f"""
         (
-          max by (host) (up{{{OF_CARDS}}}) == 0
+          max by (host) (avg_over_time(up{{{OF_CARDS}}}[15m])) < 0.5
           or max by (host) (up{{{OF_CARDS}}}) == 1 unless on (host) {{{OF_CARDS},__name__!~"{NO_CARD}"}}
           or count by (host) ({exported("seen")}) < max by (host) (gaudi_serve_cards_expected{{job="node"}})
         )

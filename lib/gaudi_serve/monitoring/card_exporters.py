@@ -38,6 +38,8 @@ def _amd(**measures: tuple[tuple[str, ...], str]) -> dict[str, dict[str, str]]:
 
 
 MIB = " * 1048576"
+# Exporters show impossible values at times, for example 9.2e18 for one that cannot be read.
+DEGREES, COUNT = " > 0 < 500", " < 1e9"
 EXPORTERS = (
     # Gaudi's reports unreadable values as 0. It has no module_id: id is the driver's index of a card.
     Exporter(
@@ -45,8 +47,8 @@ EXPORTERS = (
         ("Serial", "UUID", "device", "id", "fit", "spi", "driver", "pod_namespace", "pod_name"),
         _gaudi(
             seen=("device_config", ""),
-            temperature=("temperature_onchip", " > 0"),
-            slowdown=("temperature_threshold_slowdown", " > 0"),
+            temperature=("temperature_onchip", DEGREES),
+            slowdown=("temperature_threshold_slowdown", DEGREES),
             power=("power_mW", " / 1000"),
             utilization=("utilization", " / 100"),
             memory_used=("memory_used_bytes", ""),
@@ -61,13 +63,13 @@ EXPORTERS = (
         ("gpu", "UUID", "pci_bus_id", "device", "modelName", "Hostname", "DCGM_FI_DRIVER_VERSION"),
         {
             "seen": {"DCGM_FI_DEV_GPU_TEMP": ""},
-            "temperature": {"DCGM_FI_DEV_GPU_TEMP": ""},
-            "slowdown": {"DCGM_FI_DEV_SLOWDOWN_TEMP": " > 0"},
+            "temperature": {"DCGM_FI_DEV_GPU_TEMP": DEGREES},
+            "slowdown": {"DCGM_FI_DEV_SLOWDOWN_TEMP": DEGREES},
             "power": {"DCGM_FI_DEV_POWER_USAGE": ""},
             "utilization": {"DCGM_FI_DEV_GPU_UTIL": " / 100"},
             "memory_used": {"DCGM_FI_DEV_FB_USED": MIB},
-            "ecc_uncorrected": {"DCGM_FI_DEV_ECC_DBE_VOL_TOTAL": ""},
-            "rows_replaced": {"DCGM_FI_DEV_UNCORRECTABLE_REMAPPED_ROWS": ""},
+            "ecc_uncorrected": {"DCGM_FI_DEV_ECC_DBE_VOL_TOTAL": COUNT},
+            "rows_replaced": {"DCGM_FI_DEV_UNCORRECTABLE_REMAPPED_ROWS": COUNT},
             "rows_pending": {"DCGM_FI_DEV_ROW_REMAP_PENDING": ""},
             "no_spare_row": {"DCGM_FI_DEV_ROW_REMAP_FAILURE": ""},
             "last_xid": {"DCGM_FI_DEV_XID_ERRORS": ""},
@@ -79,11 +81,11 @@ EXPORTERS = (
         ("gpu_id", "gpu_uuid", "serial_number", "card_model", "gpu_partition_id", "hostname", "driver_version"),
         _amd(
             seen=(("total_vram",), ""),
-            temperature=(("junction_temperature", "edge_temperature"), " > 0"),
+            temperature=(("junction_temperature", "edge_temperature"), DEGREES),
             power=(("power_usage",), ""),
             utilization=(("gfx_activity",), " / 100"),
             memory_used=(("used_vram",), MIB),
-            ecc_uncorrected=(("ecc_uncorrect_total",), ""),
+            ecc_uncorrected=(("ecc_uncorrect_total",), COUNT),
             unhealthy=(("health",), " == bool 0"),
         ),
     ),
