@@ -401,6 +401,30 @@ def test_an_alert_fires_on_a_sick_server(name: str, tmp_path: Path) -> None:
     assert EXPECTED[name] <= firing(SICK[name], 1, tmp_path)
 
 
+def test_the_text_of_an_alert_names_the_engine_of_a_server_that_has_engines(tmp_path: Path) -> None:
+    files = [path.name for path in write_rules(tmp_path)]
+    tests = []
+    for label, place in ((',engine="3"', "qwq on g1, engine 3"), ("", "qwq on g1")):
+        target = f'{{job="vllm",host="g1",model="qwq"{label}}}'
+        waiting = {f"vllm:num_requests_waiting{target}": "2x9", f"vllm:num_requests_running{target}": "0x9"}
+        alert = {
+            "exp_labels": {"severity": "critical", "host": "g1", "model": "qwq", **({"engine": "3"} if label else {})},
+            "exp_annotations": {
+                "summary": f"The queue of {place} is stuck",
+                "description": "2 requests wait, and the server works on none.",
+                "runbook_url": "docs/reference/alerts.md#queuestuck",
+            },
+        }
+        check = {"eval_time": "6m", "alertname": "QueueStuck", "exp_alerts": [alert]}
+        series_of = [{"series": name, "values": values} for name, values in waiting.items()]
+        tests.append({"interval": "1m", "input_series": series_of, "alert_rule_test": [check]})
+    text = json.dumps({"rule_files": files, "evaluation_interval": "1m", "tests": tests})
+    (tmp_path / "test.yml").write_text(text, encoding="utf-8")
+    command = [tool("promtool"), "test", "rules", "test.yml"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
 PAGE = (ROOT / "docs/reference/alerts.md").read_text(encoding="utf-8")
 
 
