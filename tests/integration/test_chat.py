@@ -98,12 +98,11 @@ def test_a_conversation(browser: Chromium, site: Front, models: list[Talker]) ->
         assert page.inner_text("h1") == "Models of the site"
         assert not page.is_visible("#attach")
         ask(view, "What is the capital of France?")
-        page.wait_for_selector("#messages > li:last-child.answer h4")
+        answered(view, "is the capital.")
+        page.wait_for_selector("#send:visible")
         # A heading of the answer is larger than the line that names who answers, and stands below it.
         size = "(one) => parseFloat(getComputedStyle(one).fontSize)"
         assert page.locator(".answer h4").evaluate(size) > page.locator(".answer > h3").evaluate(size)
-        answered(view, "is the capital.")
-        page.wait_for_selector("#send:visible")
         assert page.inner_text("#messages strong") == "Paris" and page.inner_text("#messages pre").strip() == "code"
         # A text of a model fetches nothing and runs nothing.
         assert page.locator("#messages img").count() == 0 and "<img src" in page.inner_text("#messages")
