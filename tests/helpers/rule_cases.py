@@ -805,26 +805,14 @@ def quiet_hours() -> Iterator[Case]:
         )
         one = f"0x{at} 1x9"
         alert = f"ErrorBudgetBurns{pace}"
-        yield silent(
-            alert,
-            "one request fails",
-            minutes,
-            RESPONSES % ("promised", "5xx") + one,
-            RESPONSES % ("promised", "2xx") + "0x200",
-        )
+        gateway = (RESPONSES % ("promised", "5xx") + one, RESPONSES % ("promised", "2xx") + "0x200")
+        yield silent(alert, "one request fails", minutes, *gateway)
         yield silent(alert, "one fails at a server", minutes, up, vllm % "5xx" + f"_x{at} 1x9", vllm % "2xx" + "9x200")
         every = "0+0.2x200" if step == 1 else "0+1x200"
         yield fires(alert, "every request fails", minutes, PROMISED, RESPONSES % ("promised", "5xx") + every)
         many = f"_x{(minutes - 4 * step) // step} 60x9"
-        yield fires(
-            alert,
-            "a counter that begins with failures",
-            minutes,
-            PROMISED,
-            up,
-            vllm % "5xx" + many,
-            vllm % "2xx" + "0+1x200",
-        )
+        begins = (PROMISED, up, vllm % "5xx" + many, vllm % "2xx" + "0+1x200")
+        yield fires(alert, "a counter that begins with failures", minutes, *begins)
 
 
 BURNS = (

@@ -58,6 +58,21 @@ class Request:
     first: bool = False
 
 
+def goes_on(one: Request, second: int, totals: Counter[str]) -> bool:
+    """Serve a request for a second, and count it; return whether it is not complete."""
+    if not one.first and second - one.begun >= one.prompt:
+        one.first = True
+        totals["first"] += 1
+        totals["prompt_tokens"] += 800
+        totals.update(f"first {limit}" for limit in FIRST if second - one.arrived <= limit)
+    if one.first:
+        totals["tokens"] += 20
+        totals.update({f"between {limit}": 20 for limit in BETWEEN})
+    complete = one.first and second - one.begun >= one.prompt + one.answer
+    totals["2xx"] += complete
+    return not complete
+
+
 def simulated(load: Load, minutes: int, seed: int) -> dict[str, list[float]]:
     """Return the value of each series at each minute; the same seed gives the same values."""
     chance = random.Random(seed)  # noqa: S311 - not for secrets
@@ -82,19 +97,8 @@ def simulated(load: Load, minutes: int, seed: int) -> dict[str, list[float]]:
             last = second
             waiting[0].begun = second
             running.append(waiting.pop(0))
-        for one in [] if frozen else [*running]:
-            if not one.first and second - one.begun >= one.prompt:
-                one.first = True
-                totals["first"] += 1
-                totals["prompt_tokens"] += 800
-                late = second - one.arrived
-                totals.update(f"first {limit}" for limit in FIRST if late <= limit)
-            if one.first:
-                totals["tokens"] += 20
-                totals.update({f"between {limit}": 20 for limit in BETWEEN})
-            if one.first and second - one.begun >= one.prompt + one.answer:
-                running.remove(one)
-                totals["2xx"] += 1
+        if not frozen:
+            running = [one for one in running if goes_on(one, second, totals)]
         if second % 60 == 0:
             values = {"running": len(running), "waiting": len(waiting), **totals}
             for name in (*NAMES, "running", "waiting"):
