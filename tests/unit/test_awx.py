@@ -150,6 +150,13 @@ def test_secrets_are_in_the_inputs_alone() -> None:
     assert registry_login(text, "registry.example.net/vllm:1") == logins["registry.example.net"]
 
 
+def test_jobs_check_the_certificate_of_their_awx() -> None:
+    # AWX gives a job false for a box that nobody has ticked.
+    login = {"host": "https://awx.example.net", "token": "t"}
+    assert awx_inputs({"controller": login}, "controller")["verify_ssl"] is True
+    assert awx_inputs({"controller": {**login, "verify_ssl": False}}, "controller")["verify_ssl"] is False
+
+
 def test_secrets_as_the_text_of_a_credential() -> None:
     text = "m: {VLLM_API_KEY: abc}"
     assert secrets_refusal(text, "h") == []

@@ -372,7 +372,9 @@ def _inputs(key: str, kind: str, given: Any) -> dict[str, Any]:
     _check_fields(label, said, names, NEEDED.get(kind, ()))
     if kind == CONTROLLER and "token" not in said and not {"username", "password"} <= said.keys():
         raise InputError(f"{label}.token: is required, or username and password: who writes the texts of approvals")
-    return {awx: said[name] for name, awx in names.items() if name in said}
+    inputs = {awx: said[name] for name, awx in names.items() if name in said}
+    # AWX gives a job false for a missing box, which would accept any certificate.
+    return {"verify_ssl": True, **inputs} if kind == CONTROLLER else inputs
 
 
 def _check_fields(label: str, said: Known, names: Iterable[str], needed: Sequence[str]) -> None:
