@@ -63,6 +63,18 @@ ASSOCIATED: dict[str, dict[str, str]] = {
     },
     "schedules": {name: name for name in ("credentials", "instance_groups", "labels")},
 }
+# The fields of a saved launch, each with the template's field that allows it.
+PROMPTS = {
+    **{"credentials": "ask_credential_on_launch", "diff_mode": "ask_diff_mode_on_launch"},
+    **{"execution_environment": "ask_execution_environment_on_launch", "forks": "ask_forks_on_launch"},
+    **{"instance_groups": "ask_instance_groups_on_launch", "inventory": "ask_inventory_on_launch"},
+    **{"job_slice_count": "ask_job_slice_count_on_launch", "job_tags": "ask_tags_on_launch"},
+    **{"job_type": "ask_job_type_on_launch", "labels": "ask_labels_on_launch", "limit": "ask_limit_on_launch"},
+    **{"scm_branch": "ask_scm_branch_on_launch", "skip_tags": "ask_skip_tags_on_launch"},
+    **{"timeout": "ask_timeout_on_launch", "verbosity": "ask_verbosity_on_launch"},
+}
+# A workflow keeps these together. AWX replaces all of them if a request gives one, and ignores null alone.
+WORKFLOW_PROMPTS = ("limit", "scm_branch", "job_tags", "skip_tags")
 # Lists of nodes in the object itself.
 FOLLOWING = ("success_nodes", "failure_nodes", "always_nodes")
 # What AWX calls a kind in an error.
@@ -105,6 +117,7 @@ NOTIFICATIONS: dict[str, dict[str, Any]] = {
 }
 PASSWORDS = ("password", "token")
 MESSAGES = ("started", "success", "error", "workflow_approval")
+APPROVAL_EVENTS = ("running", "approved", "timed_out", "denied")
 RRULE = re.compile(r"DTSTART(;TZID=\S+)?:\d{8}T\d{6}Z? RRULE:FREQ=(HOURLY|DAILY|WEEKLY|MONTHLY);INTERVAL=\d+\S*")
 SURVEY_TYPES: dict[str, Any] = {
     **dict.fromkeys(("text", "textarea", "password", "multiplechoice"), str),
@@ -288,7 +301,15 @@ class Awx:
         used = [found for found in self.objects["credentials"].values() if found["credential_type"] == one["id"]]
         if kind == "credential_types" and used and given.get("inputs", one["inputs"]) != one["inputs"]:
             raise Refused(403, {"detail": "Modifications to inputs are not allowed for credential types in use"})
+        if kind in ("workflow_job_template_nodes", "schedules") and given.keys() & {*PROMPTS, "extra_data"}:
+            self.check_prompts(kind, {**one, **given})
+        if kind == "projects":
+            self.check_override(one, given)
         given = self.checked(kind, given, one)
+        if kind == "workflow_job_templates":
+            prompts = {name: given.pop(name) for name in WORKFLOW_PROMPTS if name in given}
+            if any(value is not None for value in prompts.values()):
+                given |= {**dict.fromkeys(WORKFLOW_PROMPTS), **prompts}
         if kind == "credentials" and "inputs" in given:
             given["inputs"] = {
                 name: one["inputs"].get(name) if value == HIDDEN else value for name, value in given["inputs"].items()
@@ -378,8 +399,7 @@ class Awx:
             defaults = {name: value for name, value in NOTIFICATIONS[type_of].items() if value is not None}
             found["notification_configuration"] = {**defaults, **given["notification_configuration"]}
         if given.get("messages") is not None:
-            old = (before or {}).get("messages") or {}
-            found["messages"] = {name: given["messages"].get(name) or old.get(name) for name in MESSAGES}
+            found["messages"] = merged(given["messages"], (before or {}).get("messages") or {})
         return found
 
     def associate(self, path: str, kind: str, given: Any) -> tuple[int, Any]:
@@ -632,6 +652,33 @@ class Awx:
         if one["job_type"] and not template.get("ask_job_type_on_launch"):
             raise Refused(400, {"job_type": ["Field is not configured to prompt on launch."]})
 
+    def check_prompts(self, kind: str, one: Mapping[str, Any]) -> None:
+        """Refuse a change of a saved launch that has, also from before, what its template does not ask for."""
+        template = self.objects["job_templates"].get(one["unified_job_template"])
+        if template is None:
+            return
+        lists = {name for name in PROMPTS if self.lists.get(f"{kind}/{one['id']}/{name}")}
+        wrong = [
+            name
+            for name, asks in PROMPTS.items()
+            if not template.get(asks)
+            and (name in lists or (one.get(name) is not None and one[name] != template.get(name)))
+        ]
+        if wrong:
+            raise Refused(400, {name: ["Field is not configured to prompt on launch."] for name in wrong})
+
+    def check_override(self, one: Mapping[str, Any], given: Mapping[str, Any]) -> None:
+        """Refuse to take a project's branches away while a template uses another one."""
+        using = [
+            str(template["id"])
+            for template in self.objects["job_templates"].values()
+            if template["project"] == one["id"] and (template["ask_scm_branch_on_launch"] or template["scm_branch"])
+        ]
+        if one["allow_override"] and given.get("allow_override") is False and using:
+            ids = " ".join(using)
+            text = f"One or more job templates depend on branch override behavior for this project (ids: {ids})."
+            raise Refused(400, {"allow_override": [text]})
+
     def check_schedules(self, one: Mapping[str, Any]) -> None:
         """Refuse an invalid rule, and invalid answers."""
         if not RRULE.fullmatch(one["rrule"]):
@@ -689,7 +736,7 @@ class Awx:
                 template = ImmutableSandboxedEnvironment(undefined=StrictUndefined).from_string(text)
                 try:
                     said = template.render(**given)
-                    if one["notification_type"] == "webhook" and key == "body":
+                    if one["notification_type"] == "webhook" and key == "body" and text:
                         json.loads(said)
                 except Exception as problem:
                     raise Refused(400, {"messages": [f"{event}.{key}: {problem}"]}) from None
@@ -721,6 +768,23 @@ def survey(given: Any) -> Any:
             if one.get("default") and one["default"] not in choices:
                 raise Refused(400, {"error": "Default choice must be answered from the choices listed."})
     return given
+
+
+def merged(new: Mapping[str, Any], old: Mapping[str, Any]) -> dict[str, Any]:
+    """Return messages as AWX stores them: a text that a request does not name stays, and can only be emptied."""
+
+    def parts(mine: Any, theirs: Any, names: tuple[str, ...]) -> dict[str, Any] | None:
+        if not mine:
+            return theirs or None
+        theirs = theirs or {}
+        kept = {name: theirs[name] for name in names if theirs.get(name)}
+        return {**kept, **mine}
+
+    found: dict[str, Any] = {name: parts(new.get(name), old.get(name), ("message", "body")) for name in MESSAGES[:-1]}
+    approval, before = new.get("workflow_approval") or {}, old.get("workflow_approval") or {}
+    events = {name: parts(approval.get(name), before.get(name), ("message", "body")) for name in APPROVAL_EVENTS}
+    found["workflow_approval"] = {name: one for name, one in events.items() if one} or None
+    return found
 
 
 def briefly(one: Mapping[str, Any]) -> dict[str, Any]:

@@ -90,9 +90,10 @@ def seen_approvals(environment: Mapping[str, str], required: bool) -> tuple[Appr
         found = approvals(Api(Login.of(environment)), job)
     except (AwxError, InputError) as problem:
         return None, [f"this job cannot see whether its plan was approved: {problem}"]
-    text = "its user must be an administrator of the workflow (docs/guides/awx.md)"
     return found, [] if found or not required else [
-        f"this job cannot see whether its plan was approved, although fleet_awx.controller is set: {text}"
+        "AWX shows no workflow with approvals that has started this job. If the job was launched again by itself, "
+        "launch the workflow instead; else the user of fleet_awx.controller must be an administrator of the workflow "
+        "(docs/guides/awx.md)"
     ]
 
 

@@ -27,6 +27,10 @@ UNSEEN = (
     "extra_data",
 )
 AS_JSON = ("variables", "extra_vars")
+# What AWX adds to the configuration of a notification, where that is not an empty text or false.
+ADDED = {"http_method": "POST", "timeout": 30}
+# Fields of a kind that AWX lets go only after objects of another kind no longer need them.
+AFTER = {("projects", "allow_override"): "job_templates"}
 MANY = 4  # lines of the same change, which become one
 LONGEST = 60  # characters of a value
 HARMLESS = ("member", "read", "audit", "auditor")  # roles of an organization that cannot start jobs
@@ -90,9 +94,10 @@ def changes(objects: Objects, live: Live, prefix: str, organization: str, update
     for item in objects.items:
         phase = 2 * KINDS.index(item.ref.kind)
         one = live.find(item.ref)
+        # Lists lose members first: AWX refuses changes of a node that has labels for which its template does not ask.
+        steps += _joined(item, one, live, phase)
         steps += _made(item, phase) if one is None else _altered(item, one, live, phase, update_secrets)
         steps += _surveyed(item, one, live, phase)
-        steps += _joined(item, one, live, phase)
     granted, given = _granted(objects.grants, live)
     steps += granted
     revoked, notices = _revoked(objects, live, given, prefix)
@@ -120,16 +125,23 @@ def _made(item: Item, phase: int) -> Iterator[Step]:
 
 
 def _altered(item: Item, one: Object, live: Live, phase: int, update_secrets: bool) -> Iterator[Step]:
-    body, lines = {}, []
-    for name, value in item.compared.items():
+    body: dict[str, Any] = {}
+    lines: list[str] = []
+    for name, setting in item.compared.items():
         if name not in item.fields and name not in one:
             continue  # an AWX that does not have this field
         now = one.get(name)
+        value = _emptied(setting, now) if name == "messages" else setting
         wanted = _number(value, live)
         secret = name == "notification_configuration" and update_secrets and HIDDEN in (now or {}).values()
-        if not _equal(name, wanted, now) or secret:
-            body[name] = value
-            lines.append(_line(name, value, now, live))
+        if _equal(name, wanted, now) and not secret:
+            continue
+        if later := AFTER.get((item.ref.kind, name)):
+            text = f"~ {item.ref}: {_line(name, value, now, live)}"
+            yield Step(2 * KINDS.index(later) + 1, text, "PATCH", (item.ref.kind, one["id"]), {name: value})
+            continue
+        body[name] = value
+        lines.append(_line(name, value, now, live))
     for name, inputs in item.secret.items():
         now = one.get(name) or {}
         if any(now.get(key) not in (value, HIDDEN) for key, value in inputs.items()) or set(now) - set(inputs):
@@ -187,7 +199,7 @@ def _joined(item: Item, one: Object | None, live: Live, phase: int) -> Iterator[
             if each["id"] not in numbers:
                 what = each.get("name") or _name(live, item.ref.kind, each["id"])
                 text = f"{name} without {what}"
-                yield _step(item, text, phase + 1, path, {"id": each["id"], "disassociate": True})
+                yield _step(item, text, phase, path, {"id": each["id"], "disassociate": True})
         there = [each["id"] for each in now]
         for ref, number in zip(refs, numbers, strict=True):
             if number not in there:
@@ -317,9 +329,12 @@ def _removed(objects: Objects, live: Live, prefix: str, organization: Ref) -> tu
             steps.append(Step(phase, f"- {ref}", "DELETE", (ref.kind, one["id"])))
         elif ref.kind not in (NODES, "hosts", "credential_types"):
             stays.append(str(ref))
+            starts = _started(one, live) if ref.kind == "schedules" else None
             if is_marked(prefix, text):
                 text = "since it is a copy or was renamed; remove it if it is not needed"
                 notices.append(f"{ref} has the mark of awx.yml for another name, {text}")
+            elif starts in ours:
+                notices.append(f"{ref} starts {starts}: another user made it; remove it if it is not needed")
             elif prefix and ref.name.startswith(prefix) and "[made by awx.yml, prefix " not in text:
                 text = "another user made it; remove it if it is not needed"
                 notices.append(f"{ref} has the prefix of this file, but not the mark of awx.yml: {text}")
@@ -334,6 +349,13 @@ def _removed(objects: Objects, live: Live, prefix: str, organization: Ref) -> tu
     return steps, notices
 
 
+def _started(schedule: Object, live: Live) -> Ref | None:
+    """Return the template, workflow, project or inventory source that a schedule starts."""
+    kinds = ("job_templates", "workflow_job_templates", "projects", "inventory_sources")
+    found = (live.by_id(kind, schedule["unified_job_template"]) for kind in kinds)
+    return next((ref for ref in found if ref), None)
+
+
 def _number(value: Any, live: Live) -> Any:
     """Return a value with a number in place of a name; an unknown name stays, and so counts as different."""
     if isinstance(value, Ref):
@@ -346,7 +368,9 @@ def _equal(name: str, wanted: Any, now: Any) -> bool:
     if name in AS_JSON:
         return bool(_json(wanted) == _json(now))
     if name == "notification_configuration":
-        return all((now or {}).get(key) in (value, HIDDEN) for key, value in wanted.items())
+        found = now or {}
+        named = all(found.get(key) in (value, HIDDEN) for key, value in wanted.items())
+        return named and all(value in (ADDED.get(key), "", False) for key, value in found.items() if key not in wanted)
     if name == "messages":
         return _covers(wanted, now)
     return bool(wanted == now) or (wanted in (None, "", {}) and now in (None, "", {}))
@@ -359,10 +383,19 @@ def _json(text: Any) -> Any:
         return text
 
 
+def _emptied(wanted: Any, now: Any) -> Any:
+    """Return messages, with an empty text for each other text that AWX has: it keeps texts that a request omits."""
+    if not isinstance(now, Mapping):
+        return wanted if wanted is not None or not now else ""
+    names = {**now, **(wanted or {})}
+    found = {name: _emptied((wanted or {}).get(name), now.get(name)) for name in names}
+    return {name: value for name, value in found.items() if value not in (None, {})}
+
+
 def _covers(wanted: Any, now: Any) -> bool:
     """Return whether AWX has these messages; for events without messages AWX returns null."""
     if not isinstance(wanted, Mapping):
-        return bool(wanted == now)
+        return bool((wanted or "") == (now or ""))
     return all(_covers(value, (now or {}).get(key)) for key, value in wanted.items())
 
 

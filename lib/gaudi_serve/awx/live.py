@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from .api import Api, Object
-from .objects import KINDS, NODES, Item, Objects, Ref
+from .objects import KINDS, MADE, NODES, Item, Objects, Ref
 
 # The query for the objects of an organization, for kinds without a field organization__name.
 WITHIN = {
@@ -87,7 +87,10 @@ def read(api: Api, organization: str, objects: Objects, me: Mapping[str, Any]) -
     for kind in KINDS:
         for one in api.list(kind, **within(kind, organization)):
             managed = kind == "credential_types" and one.get("managed")
-            (live.shared if managed else live.objects)[ref_of(kind, one, live, "*" if managed else "")] = one
+            table, ref = (live.shared if managed else live.objects), ref_of(kind, one, live, "*" if managed else "")
+            # Schedules of several templates, and credentials of several types, may have the same name.
+            if ref not in table or MADE in str(one.get("description")):
+                table[ref] = one
     if not objects.items:  # a run that removes everything
         names = {kind: api.list(kind, organization__name=organization) for kind in OTHERS}
         live.others = [f"{OTHERS[kind]} {one.get('name')}" for kind, found in names.items() for one in found]

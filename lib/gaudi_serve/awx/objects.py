@@ -37,6 +37,7 @@ PUBLIC = (
     "sender",
     "hex_color",
 )
+MADE = "[made by awx.yml, prefix "
 APPROVERS = "approver"
 ROLLOUT = "rollout with approvals"
 REPOSITORY = "inventory repository"
@@ -121,9 +122,9 @@ def mark(prefix: str, ref: Ref | None = None) -> str:
     the mark: AWX cannot copy them, and only system administrators may change them.
     """
     if ref is None or ref.kind == "credential_types":
-        return f"[made by awx.yml, prefix {prefix!r}]"
+        return f"{MADE}{prefix!r}]"
     name = f"{ref.name} of {ref.parent}" if ref.parent else ref.name
-    return f"[made by awx.yml, prefix {prefix!r}, name {name!r}]"
+    return f"{MADE}{prefix!r}, name {name!r}]"
 
 
 def is_marked(prefix: str, text: str) -> bool:
