@@ -407,6 +407,8 @@ class Awx:
         if set(given) - {"id", "associate", "disassociate"} or given.get("id") not in self.objects[kind]:
             raise Refused(400, {"msg": f"{given} is none of {kind}"})
         there = self.lists.setdefault(path, [])
+        if kind == "workflow_job_template_nodes" and not given.get("disassociate"):
+            self.check_edge(path, given["id"])
         if given.get("disassociate"):
             there[:] = [one for one in there if one != given["id"]]
             self.ghosts.discard((path, given["id"]))
@@ -651,6 +653,23 @@ class Awx:
         template = self.objects["job_templates"].get(one["unified_job_template"], {})
         if one["job_type"] and not template.get("ask_job_type_on_launch"):
             raise Refused(400, {"job_type": ["Field is not configured to prompt on launch."]})
+
+    def check_edge(self, path: str, number: int) -> None:
+        """Refuse a second edge between two nodes of a workflow, and a circle."""
+        kind, parent, relation = path.split("/")
+
+        def after(node: int, names: tuple[str, ...]) -> set[int]:
+            return {one for name in names for one in self.lists.get(f"{kind}/{node}/{name}", [])}
+
+        if number in after(int(parent), tuple(name for name in FOLLOWING if name != relation)):
+            raise Refused(400, {"Error": "Relationship not allowed."})
+        reached, waiting = {number}, [number]
+        while waiting:
+            more = after(waiting.pop(), FOLLOWING) - reached
+            reached |= more
+            waiting += more
+        if int(parent) in reached:
+            raise Refused(400, {"Error": "Cycle detected."})
 
     def check_prompts(self, kind: str, one: Mapping[str, Any]) -> None:
         """Refuse a change of a saved launch that has, also from before, what its template does not ask for."""

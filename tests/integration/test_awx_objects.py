@@ -590,6 +590,19 @@ def test_a_branch_of_ones_own_is_taken_from_templates_before_the_project_forbids
     assert site.apply().lines == []
 
 
+def test_edges_of_a_workflow_that_were_turned_by_hand_are_turned_back(site: Site) -> None:
+    # AWX refuses a second edge between two nodes, and a circle.
+    nodes = {one["identifier"]: one["id"] for one in site.awx.objects["workflow_job_template_nodes"].values()}
+    lists, approve, canary = site.awx.lists, nodes["approve the plan"], nodes["canary"]
+    lists[f"workflow_job_template_nodes/{approve}/success_nodes"].clear()
+    lists[f"workflow_job_template_nodes/{canary}/always_nodes"] = [approve]
+    assert site.apply().lines == [
+        "~ node p rollout with approvals: canary: always_nodes without approve the plan",
+        "~ node p rollout with approvals: approve the plan: success_nodes with canary",
+    ]
+    assert site.apply().lines == []
+
+
 def test_one_limit_of_a_workflow_is_emptied(site: Site) -> None:
     workflow = site.awx.named("workflow_job_templates", "p rollout with approvals")
     workflow["limit"] = "h1"

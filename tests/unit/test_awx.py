@@ -339,13 +339,19 @@ def test_a_workflow_begins_with_its_updates() -> None:
     given = [
         {"identifier": "a", "template": "a"},
         {"identifier": "b", "template": "b", "after": ["a"], "after_failed": ["a"]},
+        {"identifier": "c", "template": "c", "after": ["b"], "after_failed": ["a"]},
     ]
     project, inventory = Ref("projects", "p"), Ref("inventory_sources", "i")
-    found = {one["identifier"]: (one["success"], one["failure"]) for one in nodes(given, [project, project, inventory])}
+    found = {
+        one["identifier"]: (one["success"], one["failure"], one["always"])
+        for one in nodes(given, [project, project, inventory])
+    }
+    # AWX refuses a second edge between two nodes.
     assert found == {
-        "update": (["update the inventory"], []),
-        "update the inventory": (["read the inventory"], []),
-        "read the inventory": (["a"], []),
-        "a": (["b"], ["b"]),
-        "b": ([], []),
+        "update": (["update the inventory"], [], []),
+        "update the inventory": (["read the inventory"], [], []),
+        "read the inventory": (["a"], [], []),
+        "a": ([], ["c"], ["b"]),
+        "b": (["c"], [], []),
+        "c": ([], [], []),
     }

@@ -305,7 +305,7 @@ class _Maker:
         def others(key: str) -> list[Ref]:
             return [Ref(NODES, name, workflow.name) for name in node[key]]
 
-        lists = {"success_nodes": others("success"), "failure_nodes": others("failure"), "always_nodes": []}
+        lists = {f"{how}_nodes": others(how) for how in ("success", "failure", "always")}
         ref = Ref(NODES, node["identifier"], workflow.name)
         self.items.append(Item(ref, fields, lists=lists, approval=approval))
 
@@ -388,7 +388,7 @@ def _texts(value: Any) -> list[str]:
 
 
 def nodes(given: Sequence[Known], updates: Sequence[Ref]) -> list[dict[str, Any]]:
-    """Return the nodes of a workflow, each with the nodes after its success and after its failure.
+    """Return the nodes of a workflow, each with the nodes after its success, after its failure, and after both.
 
     Args:
         given: nodes with ``identifier``; ``after`` and ``after_failed`` name the previous nodes. Nodes without them
@@ -402,11 +402,15 @@ def nodes(given: Sequence[Known], updates: Sequence[Ref]) -> list[dict[str, Any]
         first.append({"identifier": name, "updates": ref, "after": [first[-1]["identifier"]] if first else []})
     last = [first[-1]["identifier"]]
     every = [*first, *({**node, "after": node.get("after") or last} for node in given)]
-    return [
-        {
-            **node,
-            "success": [other["identifier"] for other in every if node["identifier"] in other["after"]],
-            "failure": [other["identifier"] for other in every if node["identifier"] in other.get("after_failed", [])],
-        }
-        for node in every
-    ]
+    return [{**node, **_followers(str(node["identifier"]), every)} for node in every]
+
+
+def _followers(node: str, every: Sequence[Known]) -> dict[str, list[str]]:
+    """Return the nodes after a node. AWX allows one edge between two nodes, so one for both results is "always"."""
+    found: dict[str, list[str]] = {"success": [], "failure": [], "always": []}
+    for other in every:
+        succeeded, failed = node in other["after"], node in other.get("after_failed", [])
+        if succeeded or failed:
+            how = "always" if succeeded and failed else "success" if succeeded else "failure"
+            found[how].append(str(other["identifier"]))
+    return found
