@@ -339,6 +339,7 @@ class Awx:
             for key in [key for key, one in self.objects[other].items() if one[name] == number]:
                 self.drop(other, key)
         del self.objects[kind][number]
+        self.roles = {place: role for place, role in self.roles.items() if not place.startswith(f"{kind}/{number}/")}
         for path, there in self.lists.items():
             owner, _, name = path.split("/")
             if (ASSOCIATED.get(owner, {}).get(name) or name) == kind and number in there:

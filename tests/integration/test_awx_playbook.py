@@ -358,3 +358,6 @@ def test_all_that_was_made_is_removed_and_nothing_else(site: Site) -> None:
     flat = " ".join(text.split())
     assert "team gaudi-serve friends has the prefix of this file, but not the mark of awx.yml" in flat
     assert "organization gaudi-serve also has team gaudi-serve friends" in flat
+    # Other tests may come after this one.
+    del site.awx.objects["teams"][own["id"]]
+    assert site.run(SETTINGS)[0] == 0
