@@ -103,6 +103,7 @@ def test_prometheus_shows_what_the_table_has(tmp_path: Path) -> None:
 
 def test_a_site_may_call_its_scrape_jobs_as_it_likes(tmp_path: Path) -> None:
     port = free_port()
+    paths = {"vllm": "model/qwq", "node": "node", "haproxy": "gateway", "usage": "usage", "cards": "cards"}
     host = Watched("a", "127.0.0.1", "A", 8405, True, (Endpoint("qwq", "qwq", "127.0.0.1", 9),))
     settings = Monitoring(files_only="/etc/prometheus/gaudi-serve", exporters_port=9, cards_port=41611)
     for job, found in targets("p", settings, [host]).items():
@@ -115,9 +116,8 @@ def test_a_site_may_call_its_scrape_jobs_as_it_likes(tmp_path: Path) -> None:
         for _ in range(100):
             with urllib.request.urlopen(f"http://127.0.0.1:{port}/api/v1/targets", timeout=5) as page:
                 active = json.load(page)["data"]["activeTargets"]
-            if len(active) == 4:
+            if len(active) == len(paths):
                 break
             time.sleep(0.1)
     asked = {one["labels"]["job"]: one["scrapeUrl"] for one in active}
-    paths = {"vllm": "model/qwq", "node": "node", "haproxy": "gateway", "cards": "cards"}
     assert asked == {job: f"https://127.0.0.1:9/{path}/metrics" for job, path in paths.items()}
