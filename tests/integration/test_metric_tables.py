@@ -104,7 +104,8 @@ def test_prometheus_shows_what_the_table_has(tmp_path: Path) -> None:
 def test_a_site_may_call_its_scrape_jobs_as_it_likes(tmp_path: Path) -> None:
     port = free_port()
     paths = {"vllm": "model/qwq", "node": "node", "haproxy": "gateway", "usage": "usage", "cards": "cards"}
-    host = Watched("a", "127.0.0.1", "A", 8405, True, (Endpoint("qwq", "qwq", "127.0.0.1", 9),))
+    models = (Endpoint("qwq", "qwq", "127.0.0.1", 9),)
+    host = Watched("a", "127.0.0.1", "A", gateway=8405, usage=True, cards=True, models=models)
     settings = Monitoring(files_only="/etc/prometheus/gaudi-serve", exporters_port=9, cards_port=41611)
     for job, found in targets("p", settings, [host]).items():
         (tmp_path / f"{job}.json").write_text(json.dumps(found), encoding="utf-8")
