@@ -634,8 +634,10 @@ class Awx:
             text = f"Invalid certificate or key: {one['inputs']['ssh_key_data'][:100]}..."
             raise Refused(400, {"inputs": {"ssh_key_data": [text]}})
         for name, value in one["inputs"].items():
+            if name not in fields:
+                raise Refused(400, {"inputs": [f"Additional properties are not allowed ('{name}' was unexpected)"]})
             wanted = bool if fields.get(name, {}).get("type") == "boolean" else str
-            if name not in fields or not isinstance(value, wanted):
+            if not isinstance(value, wanted):
                 raise Refused(400, {"inputs": {name: [f"({name}, {type(value).__name__}) is not allowed"]}})
         required = self.objects["credential_types"][one["credential_type"]]["inputs"].get("required", [])
         if missing := set(required) - set(one["inputs"]):
@@ -734,8 +736,8 @@ class Awx:
         fields = NOTIFICATIONS[one["notification_type"]]
         if unknown := set(one["notification_configuration"]) - set(fields):
             raise Refused(400, {"notification_configuration": [f"unknown {unknown}"]})
-        must = {name for name, value in fields.items() if value is None}
-        if missing := must - set(one["notification_configuration"]):
+        must = [name for name, value in fields.items() if value is None]
+        if missing := [name for name in must if name not in one["notification_configuration"]]:
             raise Refused(400, {"__all__": [f"Missing required fields for Notification Configuration: {missing}."]})
         job = {"name": "n", "status": "failed", "artifacts": {}}
         # The only variables that AWX provides for a message about an approval.
