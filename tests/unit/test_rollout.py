@@ -13,6 +13,7 @@ import pytest
 from gaudi_serve.awx.approval import Approvals as action_approvals
 from gaudi_serve.core.words import counted
 from gaudi_serve.host import rollout as host_rollout
+from gaudi_serve.host.smoke import Server, Unhealthy
 from gaudi_serve.rollout.approved import rollout_due, rollout_unapproved
 from gaudi_serve.rollout.figures import benchmark_lines, slower_models, verified_text
 from gaudi_serve.rollout.waves import hosts_down_at_once, restarted_at_once, rollout_plan, too_few_servers
@@ -351,6 +352,21 @@ def test_a_server_that_shows_no_counts_is_not_idle() -> None:
     server.server_close()
     # Nobody listens: there is nothing to wait for.
     assert host_rollout.busy(models) == {}
+
+
+@pytest.mark.parametrize(
+    ("lines", "said"),
+    [
+        (["data: {oops"], "the benchmark sent a line that is not JSON: b'data: {oops"),
+        (["data: 7"], "the benchmark sent an event that is not an object: b'data: 7"),
+        (['data: {"choices": null}', "data: [DONE]"], "an answer of the benchmark has no text"),
+        (['data: {"choices": [{"delta": null}]}'], "an answer of the benchmark has no text"),
+    ],
+)
+def test_a_stream_that_is_not_of_vllm_is_no_speed(lines: list[str], said: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Server, "lines", lambda *_: (line.encode() for line in lines))
+    with pytest.raises(Unhealthy, match=f"^{re.escape(said)}"):
+        host_rollout.benchmark({"served_model_name": "m", "host": "127.0.0.1", "port": 1, "smoke": ["text"]}, 1, None)
 
 
 NAMES = ["h1", "h2", "h3"]

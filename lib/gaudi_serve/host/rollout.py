@@ -136,12 +136,11 @@ def _chat(server: Server) -> tuple[float, float]:
         "stream_options": {"include_usage": True},
     }
     begin, first, tokens = time.monotonic(), 0.0, 0
-    for line in server.lines("POST", "/v1/chat/completions", body):
-        if not line.startswith(b"data: {"):
-            continue
-        event = json.loads(line[len(b"data: ") :])
-        deltas = [choice.get("delta") or {} for choice in event.get("choices", [])]
-        if not first and any(delta.get("content") or delta.get("reasoning_content") for delta in deltas):
+    for event in server.events("benchmark", body):
+        deltas = [choice.get("delta") or {} for choice in event.get("choices") or []]
+        if not first and any(
+            delta.get("content") or delta.get("reasoning_content") or delta.get("reasoning") for delta in deltas
+        ):
             first = time.monotonic() - begin
         tokens = int((event.get("usage") or {}).get("completion_tokens") or tokens)
     if not first or not tokens:

@@ -73,6 +73,26 @@ class Server:
         finally:
             connection.close()
 
+    def events(self, what: str, body: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+        """Yield the events of a streamed chat completion.
+
+        Args:
+            what: Names the question in a message, such as ``chat completion``.
+
+        Raises:
+            Unhealthy: as above, and if an event is not a JSON object.
+        """
+        for line in self.lines("POST", "/v1/chat/completions", body):
+            if not line.startswith(b"data: ") or line.strip() == b"data: [DONE]":
+                continue
+            try:
+                event = json.loads(line[len(b"data: ") :])
+            except ValueError as problem:
+                raise Unhealthy(f"the {what} sent a line that is not JSON: {self.excerpt(line)}") from problem
+            if not isinstance(event, dict):
+                raise Unhealthy(f"the {what} sent an event that is not an object: {self.excerpt(line)}")
+            yield event
+
     def excerpt(self, answer: Any) -> str:
         """Return the beginning of what the server sent, for a message: without the key, which it can repeat."""
         return hidden(str(answer), self.secrets)[:SHOWN]
@@ -144,15 +164,9 @@ def _require_listed(server: Server) -> None:
 
 def _streamed(server: Server, body: Mapping[str, Any], what: str) -> dict[str, Any]:
     begin, first, text, reason = time.monotonic(), None, "", None
-    for line in server.lines("POST", "/v1/chat/completions", body):
-        if not line.startswith(b"data: {"):
-            continue
-        try:
-            choices = json.loads(line[len(b"data: ") :]).get("choices", [])
-        except ValueError as problem:
-            raise Unhealthy(f"the {what} sent a line that is not JSON: {server.excerpt(line)}") from problem
-        for choice in choices:
-            delta = choice.get("delta", {})
+    for event in server.events(what, body):
+        for choice in event.get("choices") or []:
+            delta = choice.get("delta") or {}
             # A reasoning model's first words come in a field of their own.
             piece = delta.get("content") or delta.get("reasoning_content") or delta.get("reasoning") or ""
             if piece and first is None:
