@@ -274,7 +274,19 @@ def test_a_run_beside_a_rollout_or_its_drained_hosts_takes_no_model_down(hosts: 
     assert (hosts.changed, hosts.locks) == ([], {})
     change(hosts.folder, "gw", haproxy=live, holder={})
     status, text = hosts.run(*runs[0], "--limit", "h01")
+    assert status == 0 and "cannot be read" not in text, text
+
+
+def test_a_gateway_that_cannot_be_read_is_named_and_stops_nothing(hosts: Hosts) -> None:
+    path = hosts.folder / "hosts.json"
+    inventory = json.loads(path.read_text(encoding="utf-8"))
+    inventory["all"]["hosts"]["gw"] = {"fleet_gateway": {"clients": {"c": {"key": "k" * 32}}}, "vllm_models": None}
+    path.write_text(json.dumps(inventory), encoding="utf-8")
+    change(hosts.folder, "gw", away={"at": "gaudi_facts", "seconds": 300})
+    status, text = hosts.run("playbooks/restart.yml", "-e", "model=m", "--limit", "h01")
     assert status == 0, text
+    unread = "gateway gw cannot be read, so whether enough servers stay behind it is not known: "
+    assert unread in " ".join(text.split()), text
 
 
 def test_a_run_that_locks_a_host_meanwhile_is_named_and_nothing_is_reported_of_a_verification(hosts: Hosts) -> None:

@@ -104,7 +104,9 @@ def test_hosts_forget_the_mirror_where_internet_has_come(host: Any, site: Site) 
 
 
 @pytest.mark.on(A)
-def test_the_execution_environment_of_an_awx_comes_from_the_mirror_too(host: Any) -> None:
+def test_the_execution_environment_of_an_awx_comes_from_the_mirror_too(host: Any, site: Site) -> None:
+    # Other tests leave the hosts with other settings.
+    assert site("site.yml", "--limit", B, *SKIPPED).status == 0
     image = "mirror.site:8443/docker.io/gaudi-serve/environment:1"
     # As a job of AWX does, on a host of the site that has an engine.
     inside(CONTROL, "tar -C /opt -c gaudi-serve | ssh -o StrictHostKeyChecking=no mol-site-a tar -C /opt -x")
