@@ -61,11 +61,12 @@ MOST = 20  # problems that a message names
 
 
 def state_of(folder: Path, fingerprint: str) -> str:
-    """Return a digest of the signer and of the name, size and time of every file. A new digest needs a new check."""
+    """Return a digest of the signer and of the name, size and time of all in it. A new digest needs a new check."""
     found = hashlib.sha256(fingerprint.encode())
     for place, folders, files in os.walk(folder):
         folders.sort()
-        for name in sorted(files):
+        # Folders too, because a link to a folder counts as one.
+        for name in sorted((*files, *folders)):
             known = Path(place, name).lstat()
             found.update(f"{place}/{name} {known.st_size} {known.st_mtime_ns} {known.st_ctime_ns}\n".encode())
     return found.hexdigest()

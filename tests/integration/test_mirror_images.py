@@ -10,12 +10,14 @@ import shutil
 import socket
 import subprocess
 import tarfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 from gaudi_serve.core.errors import InputError
+from gaudi_serve.core.run import Result
+from gaudi_serve.host import mirror_images
 from gaudi_serve.host.mirror_images import SPARE_BYTES, digest_of, filled, images_of
 
 OCI = "application/vnd.oci.image"
@@ -124,3 +126,30 @@ def test_a_disk_without_room_is_named_before_anything_is_copied(
     size = sum(path.stat().st_size for path in folder.iterdir())
     monkeypatch.setattr(shutil, "disk_usage", lambda _: usage._replace(free=SPARE_BYTES + size))
     assert len(filled(str(bundle), registry, store)) == 2
+
+
+def test_a_disk_that_fills_during_a_copy_is_named_and_the_next_run_has_its_room_again(
+    registry: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bundle, store = tmp_path / "bundle", tmp_path / "store"
+    bundle.mkdir()
+    (bundle / "manifest.json").write_text(json.dumps({"items": [image(bundle, "docker.io/x", "12", "a")]}))
+    unfinished = store / "docker/registry/v2/repositories/docker.io/x/_uploads/1/data"
+    unfinished.parent.mkdir(parents=True)
+    unfinished.write_text("half of a layer")
+    usage, run = shutil.disk_usage(tmp_path), mirror_images.run
+
+    def fails(argv: Sequence[str], limit_s: float) -> Result:
+        monkeypatch.setattr(shutil, "disk_usage", lambda _: usage._replace(free=0))
+        return Result(1, "", "write tcp 127.0.0.1: connection reset by peer")
+
+    assert filled(str(bundle), registry, str(store), check=True) and unfinished.exists()
+    monkeypatch.setattr(mirror_images, "run", fails)
+    with pytest.raises(
+        InputError, match=r"docker\.io/x:12: not copied .*store: its disk has 0\.0 GB free, but"
+    ):
+        filled(str(bundle), registry, str(store))
+    assert not unfinished.exists()
+    monkeypatch.setattr(mirror_images, "run", run)
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: usage)
+    assert filled(str(bundle), registry, str(store)) == ["docker.io/x:12"]

@@ -8,7 +8,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +25,7 @@ from gaudi_serve.bundle.items import Item, Manifest, Need
 from gaudi_serve.bundle.weights import TEXTS
 from gaudi_serve.host.bundle_verify import SIGNATURE, SUMS, checksum, dearmoured, verify
 from helpers import outside
+from helpers.plugins import load
 from helpers.weights_programs import COMMIT, NEWER
 
 FILE = Path(__file__).parents[2] / "lib/gaudi_serve/host/bundle_verify.py"
@@ -146,6 +147,104 @@ def test_a_key_that_apt_would_refuse_is_refused(tmp_path: Path, how: str) -> Non
         said = verify(tmp_path, fingerprint)
     text = "was revoked" if how == "revoked" else "has expired on 2024-01-03"
     assert said == [f"{tmp_path / 'key.asc'}: the key {text}, so apt on the hosts refuses it: fetch with a valid key"]
+
+
+def signed_by_gpg(folder: Path, home: Path, past: Sequence[str], *words: str) -> str:
+    """Sign a bundle of one file with the key x, exported at a past time; return the key's fingerprint."""
+    (folder / "key.asc").write_text(outside.gpg(home, *past, "--armor", "--export", "x"))
+    (folder / SUMS).write_text(f"{checksum(folder / 'key.asc')}  key.asc\n")
+    outside.gpg(home, *words, "--local-user", "x", "--armor", "--detach-sign", folder / SUMS)
+    return outside.gpg(home, "--with-colons", "--list-keys", "x").split("fpr:::::::::")[1].partition(":")[0]
+
+
+PAST = ("--faked-system-time", "20240101T000000!", "--passphrase", "")
+FUTURE = ("--faked-system-time", "20990101T000000!", "--passphrase", "")
+IN_FUTURE = "the key or its signature is from the future, so the clock of this machine is wrong: set it"
+
+
+@pytest.mark.parametrize(
+    ("kind", "made", "signed_with", "message"),
+    [
+        ("ed25519", PAST, (), ""),
+        ("rsa2048", PAST, ("--digest-algo", "SHA1"), "the key signed with SHA-1, which apt on the hosts refuses"),
+        ("rsa2048", PAST, ("--digest-algo", "RIPEMD160"), "the key signed with RIPEMD-160, which apt on the hosts"),
+        ("ed25519", FUTURE, FUTURE, IN_FUTURE),
+        ("ed25519", PAST, FUTURE, IN_FUTURE),
+    ],
+)
+def test_a_signature_is_judged_as_apt_does(
+    tmp_path: Path, kind: str, made: tuple[str, ...], signed_with: tuple[str, ...], message: str
+) -> None:
+    with tempfile.TemporaryDirectory(prefix="gs-") as name, outside.keyring(Path(name) / "key") as home:
+        outside.gpg(home, *made, "--quick-generate-key", "x", kind, "sign", "never")
+        said = verify(tmp_path, signed_by_gpg(tmp_path, home, made, *signed_with))
+    assert message in "".join(said) and len(said) == bool(message)
+
+
+def test_an_expired_subkey_that_did_not_sign_is_no_problem(tmp_path: Path) -> None:
+    with tempfile.TemporaryDirectory(prefix="gs-") as name, outside.keyring(Path(name) / "key") as home:
+        outside.gpg(home, *PAST, "--quick-generate-key", "x", "ed25519", "sign", "never")
+        fingerprint = outside.gpg(home, "--with-colons", "--list-keys", "x").split("fpr:::::::::")[1].partition(":")[0]
+        outside.gpg(home, *PAST, "--quick-add-key", fingerprint, "ed25519", "sign", "2d")
+        assert verify(tmp_path, signed_by_gpg(tmp_path, home, PAST)) == []
+
+
+@pytest.mark.parametrize(
+    ("kind", "options", "words"),
+    [
+        ("ed25519", ("--faked-system-time", "20240101T000000!"), "cannot sign: it has expired, was revoked"),
+        ("rsa1024", (), "apt may refuse it: use ed25519, or RSA with 2048 bits"),
+        ("dsa1024", (), "apt may refuse it"),
+        ("rsa2048", (), ""),
+    ],
+)
+def test_a_key_of_the_user_is_checked_before_anything_is_fetched(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, kind: str, options: tuple[str, ...], words: str
+) -> None:
+    with tempfile.TemporaryDirectory(prefix="gs-") as name, outside.keyring(Path(name) / "key") as home:
+        outside.gpg(home, *options, "--passphrase", "", "--quick-generate-key", "x", kind, "sign", "2d")
+        (home / "gpg.conf").write_text("digest-algo SHA1\n")
+        monkeypatch.setenv("GNUPGHOME", str(home))
+        signs = Signer(Settings(signing_key="x"))
+        assert words in signs.problem() and bool(signs.problem()) == bool(words)
+        if not words:
+            # Whatever the user's settings of gpg are.
+            signs.export(tmp_path / "key.asc")
+            (tmp_path / SUMS).write_text(f"{checksum(tmp_path / 'key.asc')}  key.asc\n")
+            signs.detached(tmp_path / SUMS, tmp_path / SIGNATURE)
+            assert verify(tmp_path, signs.fingerprint) == []
+
+
+def test_files_that_only_pretend_are_neither_followed_nor_read_for_hours(
+    tmp_path: Path, settings: Settings, signer: Signer
+) -> None:
+    folder = tmp_path / "bundle"
+    folder.mkdir()
+    signed(folder, settings, signer, ["a"])
+    forged = folder / "x\n\x1b[2J"
+    forged.write_text("")
+    assert verify(folder, signer.fingerprint) == [r"'x\n\x1b[2J': is extra: the signed list does not have it"]
+    forged.unlink()
+    os.truncate(folder / "images/x/a", shutil.disk_usage(folder).total + 1)
+    assert verify(folder, signer.fingerprint) == ["images/x/a: was changed: its checksum differs"]
+    for name in (SUMS, SIGNATURE, "key.asc"):
+        (folder / name).rename(tmp_path / name)
+        (folder / name).symlink_to(tmp_path / name)
+        assert f"has no {name}" in verify(folder, signer.fingerprint)[0]
+        (folder / name).unlink()
+        shutil.copy(tmp_path / name, folder / name)
+        os.truncate(folder / name, 1 << 36)
+        assert f"{name} is too large" in verify(folder, signer.fingerprint)[0]
+        shutil.copy(tmp_path / name, folder / name)
+
+
+def test_a_new_link_to_a_folder_makes_a_verified_bundle_unknown(tmp_path: Path) -> None:
+    state_of = load("library/bundle_verified.py").state_of
+    (tmp_path / "a").write_text("a")
+    before = state_of(tmp_path, "A" * 40)
+    assert state_of(tmp_path, "A" * 40) == before
+    (tmp_path / "more").symlink_to("/etc")
+    assert state_of(tmp_path, "A" * 40) != before
 
 
 def test_checksums_that_were_written_again_are_no_longer_signed(

@@ -9,12 +9,13 @@ import base64
 import hashlib
 import os
 import re
+import shutil
 import stat
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -22,11 +23,16 @@ SUMS, SIGNATURE, KEY = "SHA256SUMS", "SHA256SUMS.asc", "key.asc"
 WORK = ".work"  # files of an unfinished fetch
 LINE = re.compile(r"(?P<sum>[0-9a-f]{64})  (?P<path>[^\n]+)")
 CHUNK = 1 << 22
+LARGEST = {SUMS: 1 << 28, SIGNATURE: 1 << 20, KEY: 1 << 20}  # bytes, so that a sparse file is not read for hours
 # What gpgv reports of a key or a signature that apt on the hosts would refuse, although the signature fits.
+# KEYEXPIRED is not in the list: gpgv reports it of unused subkeys too.
 REFUSED = {
-    **{"EXPKEYSIG": "has expired", "KEYEXPIRED": "has expired", "EXPSIG": "made a signature that has expired"},
+    "EXPKEYSIG": "has expired",
+    "EXPSIG": "made a signature that has expired",
     "REVKEYSIG": "was revoked",
 }
+WEAK = {"1": "MD5", "2": "SHA-1", "3": "RIPEMD-160"}  # by their number in OpenPGP
+SKEW_S = 10  # by which apt accepts a time in the future
 
 
 def verify(folder: str | Path, fingerprint: str) -> list[str]:
@@ -37,9 +43,12 @@ def verify(folder: str | Path, fingerprint: str) -> list[str]:
         fingerprint: of the signing key; it must have been obtained separately from the bundle.
     """
     place = Path(folder)
-    missing = [name for name in (SUMS, SIGNATURE, KEY) if not (place / name).is_file()]
+    missing = [name for name in LARGEST if (place / name).is_symlink() or not (place / name).is_file()]
     if missing:
         return [f"{place}: has no {', '.join(missing)}: it is not a bundle, or fetching it was interrupted"]
+    large = [name for name, most in LARGEST.items() if (place / name).stat().st_size > most]
+    if large:
+        return [f"{place}: {', '.join(large)} is too large: copy the folder again"]
     wrong = signature_problem(place, fingerprint)
     if wrong:
         return [wrong]
@@ -50,9 +59,9 @@ def verify(folder: str | Path, fingerprint: str) -> list[str]:
     found = files_of(place)
     problems = [f"{place}: {WORK} exists: fetching was interrupted; run it again"] if (place / WORK).exists() else []
     problems += [f"{path}: is missing" for path in known if path not in found]
-    problems += [f"{path}: is extra: the signed list does not have it" for path in found if path not in known]
+    problems += [f"{shown(path)}: is extra: the signed list does not have it" for path in found if path not in known]
     odd = {path: kind for path in found if (kind := odd_kind(place / path))}
-    problems += [f"{path}: is {kind}, where a file belongs" for path, kind in odd.items()]
+    problems += [f"{shown(path)}: is {kind}, where a file belongs" for path, kind in odd.items()]
     both = [path for path in known if path in found and path not in odd]
     sums = checksums(place, both)
     return problems + [f"{path}: was changed: its checksum differs" for path in both if sums[path] != known[path]]
@@ -70,22 +79,46 @@ def signature_problem(place: Path, fingerprint: str) -> str:
         except ValueError:
             return f"{place / KEY}: is not an armoured key"
         argv = ["gpgv", "--status-fd", "1", "--keyring", str(keyring), str(place / SIGNATURE), str(place / SUMS)]
+        plain = {**os.environ, "LC_ALL": "C"}
         try:
-            done = subprocess.run(argv, capture_output=True, text=True, errors="replace", check=False)
+            done = subprocess.run(argv, capture_output=True, text=True, errors="replace", check=False, env=plain)
         except FileNotFoundError:
             return "gpgv is missing, which verifies the signature: install the package gpgv"
-    told = [line.split() for line in done.stdout.splitlines() if line.startswith("[GNUPG:] ")]
-    for _, word, *more in told:
-        if word in REFUSED:
-            when = f" on {day(more[0])}" if word == "KEYEXPIRED" and more and more[0].isdigit() else ""
-            return (
-                f"{place / KEY}: the key {REFUSED[word]}{when}, so apt on the hosts refuses it: fetch with a valid key"
-            )
+    status = [line.split()[1:] for line in done.stdout.splitlines() if line.startswith("[GNUPG:] ")]
+    if wrong := refusal(status, done.stderr):
+        return f"{place / KEY}: {wrong}"
     # The last word is the primary key; the signing key may be its subkey.
-    signers = [line.split()[-1] for line in done.stdout.splitlines() if line.startswith("[GNUPG:] VALIDSIG ")]
+    signers = [words[-1] for words in status if words[0] == "VALIDSIG"]
     if done.returncode != 0 or not signers:
         return f"{place / SIGNATURE}: is not a signature of {SUMS} by {KEY}: one of the three was changed"
     return "" if signers == [wanted] else f"{place}: is signed by {signers[0]}, not by {wanted}"
+
+
+def refusal(status: Iterable[Sequence[str]], errors: str) -> str:
+    """Return why apt on the hosts would refuse a key or its signature, although it fits; empty if it would not.
+
+    Args:
+        status: the words of each status line of gpgv.
+        errors: its messages.
+    """
+    found = {words[0]: words[1:] for words in status}
+    for word, reason in REFUSED.items():
+        if word in found:
+            expired = found.get("KEYEXPIRED", [""])[0]
+            when = f" on {day(expired)}" if word == "EXPKEYSIG" and expired.isdigit() else ""
+            return f"the key {reason}{when}, so apt on the hosts refuses it: fetch with a valid key"
+    # The words of a valid signature: 2 is its time, 7 its digest.
+    signed = found.get("VALIDSIG", [""] * 10)
+    if signed[7] in WEAK:
+        return f"the key signed with {WEAK[signed[7]]}, which apt on the hosts refuses: fetch with a valid key"
+    if "in the future" in errors or (signed[2].isdigit() and int(signed[2]) > time.time() + SKEW_S):
+        return "the key or its signature is from the future, so the clock of this machine is wrong: set it"
+    return ""
+
+
+def shown(path: str) -> str:
+    """Return a path for a message: a name that no key signed may contain line breaks and codes of terminals."""
+    return path if path.isprintable() else ascii(path)
 
 
 def day(seconds: str) -> str:
@@ -151,7 +184,8 @@ def checksum(path: Path) -> str:
     """Return the SHA-256 of a file; empty if it cannot be read, or is a pipe or a device, which may never end."""
     total = hashlib.sha256()
     try:
-        if not path.is_file():
+        # A file larger than its disk is sparse; reading it would take days.
+        if not path.is_file() or path.stat().st_size > shutil.disk_usage(path).total:
             return ""
         with path.open("rb") as handle:
             while part := handle.read(CHUNK):

@@ -74,6 +74,8 @@ def filled(bundle: str, registry: str, store: str, check: bool = False) -> list[
         InputError: if the registry does not answer, has no room, or has an image with another digest.
     """
     missing = [one for one in images_of(bundle) if digest_of(registry, one) != one.digest]
+    if missing and not check:
+        drop_unfinished(Path(store))
     if missing and (wrong := no_room(bundle, missing, Path(store))):
         raise InputError(wrong)
     copied = []
@@ -85,10 +87,18 @@ def filled(bundle: str, registry: str, store: str, check: bool = False) -> list[
         argv = ["skopeo", "--insecure-policy", "copy", "--quiet", "--all", "--preserve-digests"]
         done = run([*argv, "--dest-tls-verify=false", f"dir:{bundle}/{one.folder}", place], COPY_S)
         if done.status != 0:
-            raise InputError(f"image {one.name}:{one.tag}: not copied into the registry: {one_line(done.err)[-500:]}")
+            # A registry without room only closes the connection.
+            why = no_room(bundle, [one], Path(store)) or one_line(done.err)[-500:]
+            raise InputError(f"image {one.name}:{one.tag}: not copied into the registry: {why}")
         if (came := digest_of(registry, one)) != one.digest:
             raise InputError(f"image {one.name}:{one.tag}: the registry has {came or 'none'}, not {one.digest}")
     return copied
+
+
+def drop_unfinished(store: Path) -> None:
+    """Remove what an interrupted copy left in a registry: it takes the room of its layers, and nothing continues it."""
+    for folder in list((store / "docker/registry/v2/repositories").rglob("_uploads")):
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 def no_room(bundle: str, images: list[BundledImage], store: Path) -> str:

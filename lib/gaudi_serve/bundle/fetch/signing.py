@@ -13,6 +13,10 @@ from .base import FetchError
 from .settings import Settings
 
 OWNER = "gaudi-serve bundle"
+RSA, DSA = "1", "17"  # their numbers in OpenPGP
+LEAST = 2048  # bits of an RSA key that apt accepts
+# SHA-1 may be the default of the user's gpg, and no apt accepts it.
+DIGEST = ("--digest-algo", "SHA512")
 
 
 class Signer:
@@ -24,9 +28,17 @@ class Signer:
 
     def problem(self) -> str:
         """Return what is wrong with the user's key; empty if it is valid."""
-        if self.home or self.fingerprint:
+        if self.home:
             return ""
-        return f"bundle_signing_key {self.key}: this user has no such secret key; see gpg --list-secret-keys"
+        if not self.fingerprint:
+            return f"bundle_signing_key {self.key}: this user has no such secret key; see gpg --list-secret-keys"
+        keys = [line.split(":") for line in self._gpg("--list-keys", "--with-colons", self.key).stdout.splitlines()]
+        # An upper-case S: the key or one of its subkeys can sign, and is neither expired nor revoked.
+        if not any(line[0] == "pub" and "S" in line[11] for line in keys):
+            return f"bundle_signing_key {self.key}: cannot sign: it has expired, was revoked, or is for other uses"
+        if any(line[0] in ("pub", "sub") and "s" in line[11] and weak(line[3], int(line[2])) for line in keys):
+            return f"bundle_signing_key {self.key}: apt may refuse it: use ed25519, or RSA with {LEAST} bits"
+        return ""
 
     @property
     def fingerprint(self) -> str:
@@ -68,7 +80,7 @@ class Signer:
 
     def _signed(self, how: str, source: Path, target: Path) -> None:
         target.unlink(missing_ok=True)
-        self._done("--local-user", self.key, "--armor", "--output", str(target), how, str(source))
+        self._done(*DIGEST, "--local-user", self.key, "--armor", "--output", str(target), how, str(source))
 
     def _done(self, *words: str) -> str:
         done = self._gpg(*words)
@@ -88,6 +100,11 @@ class Signer:
             stdin=subprocess.DEVNULL,
             check=False,
         )
+
+
+def weak(algorithm: str, bits: int) -> bool:
+    """Return whether apt on some release refuses keys of an algorithm, by its number in OpenPGP."""
+    return algorithm == DSA or (algorithm == RSA and bits < LEAST)
 
 
 def fingerprint_of(folder: Path) -> str:
