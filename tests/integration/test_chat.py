@@ -118,6 +118,39 @@ def test_a_conversation(browser: Chromium, site: Front, models: list[Talker]) ->
         assert view.errors == []
 
 
+# What models write, and what people reported of other pages that show it.
+ANSWERS = (
+    (r"Let \(p^*\) and **\(q^*\)** be \(\xi_1\)xx.", r"Let \(p^*\) and <strong>\(q^*\)</strong> be \(\xi_1\)xx."),
+    ("\\[\n\\sin & a \\\\\n- b\n\n= c\n\\]", '<pre tabindex="0">\\[\n\\sin &amp; a \\\\\n- b\n\n= c\n\\]</pre>'),
+    (r"$a*b*c$ is $$x \\ y$$, and `\(x\)`", r"$a*b*c$ is $$x \\ y$$, and <code>\(x\)</code>"),
+    ("It costs $5 or *only* $6.", "It costs $5 or <em>only</em> $6."),
+    ("\\[ <img src=x onerror=a()> \\]", '<pre tabindex="0">\\[ &lt;img src=x onerror=a()&gt; \\]</pre>'),
+    ("| a |\n|---|\n| x<br>y<b> |", "<td>x<br>y&lt;b&gt;</td>"),
+    ("- [x] done\n- [ ] open", "<li>☑ done</li>\n<li>☐ open</li>"),
+    ("(~5) to (~6), ~~no~~", "(~5) to (~6), <del>no</del>"),
+    (">" * 20_000, f'<pre tabindex="0">{"&gt;" * 20_000}</pre>'),
+    ("```\nopen <a>", "<code>open &lt;a&gt;\n</code>"),
+    ("[x](javascript:a())", '<a target="_blank" rel="noopener noreferrer">x</a>'),
+)
+
+
+def test_what_models_write_keeps_its_meaning(browser: Chromium, site: Front) -> None:
+    drawn = "(text) => { const it = document.createElement('div'); it.append(markdown(text)); return it.innerHTML; }"
+    with opened(browser, site) as view:
+        for text, html in ANSWERS:
+            assert html in view.page.evaluate(drawn, text)
+
+
+def test_thoughts_stay_open_while_the_answer_grows(browser: Chromium, site: Front, models: list[Talker]) -> None:
+    models[0].words, models[0].pause_s, models[0].thought = ["word "] * 40, 0.05, "I know that."
+    with opened(browser, site) as view:
+        ask(view, "Talk.")
+        answered(view, "word word")
+        view.page.evaluate("document.querySelector('details.thought summary').click()")
+        answered(view, "40 tokens")
+        assert view.page.is_visible("details.thought div")
+
+
 def test_what_was_reported_goes_along_and_is_kept(browser: Chromium, site: Front, models: list[Talker]) -> None:
     with opened(browser, site, accept_downloads=True) as view:
         page = view.page

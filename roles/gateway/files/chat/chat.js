@@ -106,18 +106,35 @@ function element(name, attributes = {}, ...children) {
 // A model's text as Markdown. It may contain anything, because the prompt may contain foreign texts: HTML stays text, and
 // no picture is fetched.
 const escaped = (text) => text.replace(/[&<>"]/g, (sign) => `&#${sign.charCodeAt(0)};`);
-// The headings of an answer stand below the one that names who answers.
-marked.use({ renderer: {
-  html: ({ text }) => escaped(text),
-  image: ({ text, href }) => escaped(`${text} (${href})`),
-  heading({ tokens, depth }) {
-    const level = Math.min(depth + 3, 6);
-    return `<h${level}>${this.parser.parseInline(tokens)}</h${level}>\n`;
+// Markdown would take backslashes, stars and lines from a formula, which stays as the model wrote it.
+const FORMULA = /^(?:\\\([^]{1,4000}?\\\)|\\\[[^]{1,4000}?\\\]|\$\$[^]{1,4000}?\$\$|\$(?=[^\s$])[^$\n]*[^\s$\\]\$(?!\d))/;
+function formula(level, start, draw) {
+  const tokenizer = (text) => {
+    const found = FORMULA.exec(text)?.[0];
+    return found && (level === "inline" || /^(\\\[|\$\$)/.test(found)) ? { type: `${level}Formula`, raw: found, text: found } : undefined;
+  };
+  return { name: `${level}Formula`, level, start: (text) => text.match(start)?.index, tokenizer, renderer: ({ text }) => draw(escaped(text)) };
+}
+marked.use({
+  extensions: [formula("block", /^(\\\[|\$\$)/m, (text) => `<pre>${text}</pre>\n`), formula("inline", /\\[([]|\$/, (text) => text)],
+  // One ~ means about: ~5 to ~6 minutes.
+  tokenizer: { del: (text) => (text.startsWith("~~") ? false : undefined) },
+  renderer: {
+    html: ({ text }) => escaped(text).replace(/&#60;br\s*\/?&#62;/gi, "<br>"), // the only line break of a table
+    image: ({ text, href }) => escaped(`${text} (${href})`),
+    checkbox: ({ checked }) => (checked ? "☑ " : "☐ "),
+    // The headings of an answer stand below the one that names who answers.
+    heading({ tokens, depth }) {
+      const level = Math.min(depth + 3, 6);
+      return `<h${level}>${this.parser.parseInline(tokens)}</h${level}>\n`;
+    },
   },
-} });
+});
 function markdown(text) {
   const allowed = { FORBID_TAGS: ["img", "style", "form", "input", "button", "audio", "video", "svg", "math"], FORBID_ATTR: ["style", "id", "name", "class"] };
-  const found = DOMPurify.sanitize(marked.parse(text), { ...allowed, RETURN_DOM_FRAGMENT: true });
+  let html;
+  try { html = marked.parse(text); } catch { html = `<pre>${escaped(text)}</pre>`; } // such as 10,000 quotes in each other
+  const found = DOMPurify.sanitize(html, { ...allowed, RETURN_DOM_FRAGMENT: true });
   for (const link of found.querySelectorAll("a")) Object.assign(link, { target: "_blank", rel: "noopener noreferrer" });
   for (const block of found.querySelectorAll("pre")) block.tabIndex = 0;
   return found;
@@ -149,8 +166,10 @@ function drawn(one, last) {
       element("li", {}, element("img", { src: url, alt: "A picture that was sent" })))));
   }
   if (one.thought) {
-    item.append(element("details", { className: "thought", open: running && !one.text },
-      element("summary", {}, "Thoughts"), element("div", {}, one.thought)));
+    // Each word draws the answer again; what the user opened or closed stays so.
+    const remember = (event) => { one.open = !event.currentTarget.parentElement.open; };
+    item.append(element("details", { className: "thought", open: one.open ?? (running && !one.text) },
+      element("summary", { onclick: remember }, "Thoughts"), element("div", {}, one.thought)));
   }
   item.append(text);
   if (running) text.classList.add("waiting");
