@@ -47,6 +47,10 @@ def test_everybody_can_read_it(
         # On a phone, no table is wider than its frame; a picture may be, which then scrolls.
         wider = "(all) => all.filter((one) => one.querySelector('table') && one.scrollWidth > one.clientWidth).length"
         assert size[0] > 640 or view.page.locator(".wide").evaluate_all(wider) == 0
+        # Each cell names its column there, and rows stay rows for a screen reader.
+        bare = "(all) => all.filter((one) => one.textContent.trim() && !one.dataset.label).length"
+        assert view.page.locator(".stacked td").evaluate_all(bare) == 0
+        assert view.page.locator(".stacked tr:not([role=row]), .stacked :is(td, th):not([role])").count() == 0
         # Charts are drawn, and nothing is asked of a network for them.
         assert (
             view.page.locator(".chart canvas").count()

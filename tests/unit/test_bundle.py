@@ -17,7 +17,7 @@ from gaudi_serve.bundle.host import BundleHost
 from gaudi_serve.bundle.items import Item, Manifest, Need, joined, read_manifest
 from gaudi_serve.bundle.listing import PARTS, host_items, unplanned_models
 from gaudi_serve.bundle.offline import KINDS, missing_lines
-from gaudi_serve.bundle.report import bundle_manifest
+from gaudi_serve.bundle.report import bundle_manifest, manifest_lines
 from gaudi_serve.bundle.roles import ROOT, apt_names, pins
 from gaudi_serve.core.errors import InputError
 from gaudi_serve.core.templates import ROLES
@@ -348,6 +348,12 @@ def manifest(found: list[Item], folder: Path, now: float = 0) -> dict[str, Any]:
     folder.mkdir(exist_ok=True)
     Path(report["path"]).write_text(report["text"], encoding="utf-8")
     return report
+
+
+@pytest.mark.parametrize(("size", "text"), [(0, "0 min"), (1, "1 min"), (71 * 10**9, "119 min"), (10**12, "27.8 h")])
+def test_long_times_are_in_hours(size: int, text: str) -> None:
+    (line,) = manifest_lines(Manifest((Item("weights", "x", bytes=size),), "then"))[-1:]
+    assert line.startswith(f"to fetch what is known takes {text} at 10 MB/s, ")
 
 
 def test_a_second_list_changes_nothing_and_a_third_reports_what_is_new(tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ import sys
 import tempfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -168,6 +169,7 @@ IN_FUTURE = "the key or its signature is from the future, so the clock of this m
         ("ed25519", PAST, (), ""),
         ("rsa2048", PAST, ("--digest-algo", "SHA1"), "the key signed with SHA-1, which apt on the hosts refuses"),
         ("rsa2048", PAST, ("--digest-algo", "RIPEMD160"), "the key signed with RIPEMD-160, which apt on the hosts"),
+        ("ed25519", PAST, (*PAST, "--default-sig-expire", "2d"), "the key made a signature that has expired, so apt"),
         ("ed25519", FUTURE, FUTURE, IN_FUTURE),
         ("ed25519", PAST, FUTURE, IN_FUTURE),
     ],
@@ -245,6 +247,26 @@ def test_a_new_link_to_a_folder_makes_a_verified_bundle_unknown(tmp_path: Path) 
     assert state_of(tmp_path, "A" * 40) == before
     (tmp_path / "more").symlink_to("/etc")
     assert state_of(tmp_path, "A" * 40) != before
+
+
+def test_a_key_that_expires_after_a_bundle_was_verified_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    verified = load("library/bundle_verified.py")
+    folder, key = tmp_path / "bundle", "A" * 40
+    folder.mkdir()
+    record = tmp_path / "verified.json"
+    record.write_text(json.dumps({"verified": verified.state_of(folder, key)}) + "\n")
+    given = {"bundle": str(folder), "fingerprint": key, "record": str(record), "system": ""}
+
+    def fail(msg: str) -> None:
+        raise RuntimeError(msg)
+
+    monkeypatch.setattr(verified, "AnsibleModule", lambda **_: SimpleNamespace(params=given, fail_json=fail))
+    monkeypatch.setattr(verified, "place_problem", lambda _: "")  # the folder of tests is below /tmp
+    monkeypatch.setattr(verified, "signature_problem", lambda *_: "the key has expired")
+    with pytest.raises(RuntimeError, match="is refused: the key has expired"):
+        verified.main()
 
 
 def test_checksums_that_were_written_again_are_no_longer_signed(

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from gaudi_serve.bench.results import benchmark_kept
 from gaudi_serve.core.version import toolkit_version
+from gaudi_serve.show.page.advice import attention
 from gaudi_serve.show.page.html import fleet_page_html, json_text
 from gaudi_serve.show.page.machine import card_rows, link_rows
 from gaudi_serve.show.page.view import fleet_page
@@ -273,3 +274,11 @@ def test_the_same_parts_give_the_same_document() -> None:
     before = copy.deepcopy(parts)
     assert page(parts) == page(parts) and parts == before
     assert result("2026-11-27T00:00:00+00:00")["profile"] == "short"
+
+
+def test_a_warning_of_several_models_stands_once() -> None:
+    plan = plan_of(NAMES)
+    plan["warnings"] = [f"{host}: model {name}: its cards are slow" for host in NAMES[:2] for name in ("a", "b")]
+    plan["warnings"].append(f"{NAMES[1]}: model a: its cards are hot")
+    found = [(one["hosts"], one["text"]) for one in attention(plan, {}, {}) if one["kind"] == "warning"]
+    assert found == [(NAMES[:2], "models a, b: its cards are slow"), (NAMES[1:2], "model a: its cards are hot")]
