@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 from gaudi_serve.core.errors import InputError
-from gaudi_serve.core.run import Result
+from gaudi_serve.core.run import Result, run
 from gaudi_serve.host import mirror_images
 from gaudi_serve.host.mirror_images import SPARE_BYTES, digest_of, filled, images_of
 
@@ -137,7 +137,7 @@ def test_a_disk_that_fills_during_a_copy_is_named_and_the_next_run_has_its_room_
     unfinished = store / "docker/registry/v2/repositories/docker.io/x/_uploads/1/data"
     unfinished.parent.mkdir(parents=True)
     unfinished.write_text("half of a layer")
-    usage, run = shutil.disk_usage(tmp_path), mirror_images.run
+    usage = shutil.disk_usage(tmp_path)
 
     def fails(argv: Sequence[str], limit_s: float) -> Result:
         monkeypatch.setattr(shutil, "disk_usage", lambda _: usage._replace(free=0))
@@ -145,9 +145,7 @@ def test_a_disk_that_fills_during_a_copy_is_named_and_the_next_run_has_its_room_
 
     assert filled(str(bundle), registry, str(store), check=True) and unfinished.exists()
     monkeypatch.setattr(mirror_images, "run", fails)
-    with pytest.raises(
-        InputError, match=r"docker\.io/x:12: not copied .*store: its disk has 0\.0 GB free, but"
-    ):
+    with pytest.raises(InputError, match=r"docker\.io/x:12: not copied .*store: its disk has 0\.0 GB free, but"):
         filled(str(bundle), registry, str(store))
     assert not unfinished.exists()
     monkeypatch.setattr(mirror_images, "run", run)

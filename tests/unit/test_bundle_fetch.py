@@ -155,7 +155,8 @@ def signed_by_gpg(folder: Path, home: Path, past: Sequence[str], *words: str) ->
     (folder / "key.asc").write_text(outside.gpg(home, *past, "--armor", "--export", "x"))
     (folder / SUMS).write_text(f"{checksum(folder / 'key.asc')}  key.asc\n")
     outside.gpg(home, *words, "--local-user", "x", "--armor", "--detach-sign", folder / SUMS)
-    return outside.gpg(home, "--with-colons", "--list-keys", "x").split("fpr:::::::::")[1].partition(":")[0]
+    listed: str = outside.gpg(home, "--with-colons", "--list-keys", "x")
+    return listed.split("fpr:::::::::")[1].partition(":")[0]
 
 
 PAST = ("--faked-system-time", "20240101T000000!", "--passphrase", "")
