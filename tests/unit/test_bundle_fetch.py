@@ -545,6 +545,16 @@ def test_the_access_of_hosts_is_joined() -> None:
     assert found.repositories == {"debian 12 amd64": [{"uris": ["x"]}]} and found.weights == [{"name": "m"}]
 
 
+def test_a_login_of_docker_hub_reaches_skopeo_under_either_name(tmp_path: Path) -> None:
+    login = {"username": "robot", "password": "word"}
+    for name in ("docker.io", "index.docker.io"):
+        there = bundle(tmp_path, logins={name: login})
+        with images._logged_in(there) as options:
+            auths = json.loads(Path(options[1]).read_text())["auths"]
+            item = Item("image", "vllm", DIGEST, "docker.io", pinned=True)
+            assert list(auths) == ["docker.io"] and images._Image(there, item, options).login == options
+
+
 # ---- single files
 
 

@@ -14,7 +14,7 @@ from urllib.parse import parse_qs, urlparse
 
 import pytest
 from gaudi_serve.core.errors import InputError
-from gaudi_serve.core.images import IS_MIRROR
+from gaudi_serve.core.images import IS_MIRROR, IS_NAME, image_name
 from gaudi_serve.host.pull import full_name, mirrored_name, pull, pull_mirrored, split_name
 from gaudi_serve.inventory.variables import inventory_refusal
 from gaudi_serve.stages.image import registry_login
@@ -78,7 +78,11 @@ def test_the_engine_gets_name_and_login(engine: Any) -> None:
     pull(NAME, LOGIN, engine.path_)
     pull("vllm", {}, engine.path_)
     assert engine.asked == [
-        ("/images/create", {"fromImage": ["registry.example.net:5000/site/vllm"], "tag": ["1"]}, LOGIN),
+        (
+            "/images/create",
+            {"fromImage": ["registry.example.net:5000/site/vllm"], "tag": ["1"]},
+            {**LOGIN, "serveraddress": "registry.example.net:5000"},
+        ),
         ("/images/create", {"fromImage": ["vllm"], "tag": ["latest"]}, {}),
     ]
 
@@ -150,6 +154,8 @@ def test_a_login_is_found_by_the_images_registry(image: str, registry: str | Non
     [
         {"https://registry.example.net": LOGIN},
         {"registry.example.net/site": LOGIN},
+        {"registry": LOGIN},
+        {"registry.example.net": {"username": "robot", "password": "canary\n"}},
         {"registry.example.net": "canary"},
         {"registry.example.net": {"password": "canary"}},
         {"registry.example.net": {**LOGIN, "token": "canary"}},
@@ -184,6 +190,7 @@ MIRROR = "mirror.site:8443"
         ("docker.io/vllm/vllm-openai:v1", "docker.io/vllm/vllm-openai:v1"),
         ("vault.habana.ai/gaudi-docker/x:1", "vault.habana.ai/gaudi-docker/x:1"),
         ("localhost/x:1", "localhost/x:1"),
+        ("Harbor/x:1", "Harbor/x:1"),
         (NAME, NAME),
     ],
 )
@@ -194,6 +201,9 @@ def test_a_mirror_has_an_image_under_its_whole_name(name: str, whole: str) -> No
 def test_a_port_and_capitals_are_no_part_of_a_repository() -> None:
     assert mirrored_name("Registry.example:5000/site/vllm:1") == "registry.example__5000/site/vllm:1"
     assert mirrored_name("docker.io/library/debian") == "docker.io/library/debian"
+    assert mirrored_name("[2001:DB8::1]:5000/vllm:1") == "2001-db8-0-1__5000/vllm:1"
+    assert mirrored_name("[::]/vllm:1") == "0-0-0/vllm:1"
+    assert IS_NAME(f"{MIRROR}/{mirrored_name('[::1]:5000/vllm:1')}")
 
 
 def test_an_image_of_a_mirror_gets_its_own_name_alone(engine: Any) -> None:
@@ -210,10 +220,41 @@ def test_a_mirror_in_a_folder_gets_its_login(engine: Any) -> None:
     login = {"username": "robot", "password": "word"}
     pull_mirrored("vault.example:5000/vllm:1", f"{MIRROR}/site/images", login, engine.path_)
     there = f"{MIRROR}/site/images/vault.example__5000/vllm"
-    assert engine.asked[0] == ("/images/create", {"fromImage": [there], "tag": ["1"]}, login)
+    sent = {**login, "serveraddress": MIRROR}
+    assert engine.asked[0] == ("/images/create", {"fromImage": [there], "tag": ["1"]}, sent)
     assert registry_login({MIRROR: login}, f"{MIRROR}/site/images/image") == login
     assert all(map(IS_MIRROR, (f"{MIRROR}/site/images", MIRROR)))
     assert not any(map(IS_MIRROR, (f"https://{MIRROR}", f"{MIRROR}/", f"{MIRROR}/Site", f"user:word@{MIRROR}")))
+    # An engine would take these for folders of Docker Hub.
+    assert not any(map(IS_MIRROR, ("harbor", "harbor/proxy", "harbor/proxy.site")))
+    assert all(map(IS_MIRROR, ("harbor:80/proxy", "localhost/proxy", "Harbor/proxy", "[2001:db8::1]:5000/proxy")))
+
+
+def test_a_login_of_docker_hub_names_it_as_engines_do(engine: Any) -> None:
+    """An engine with containerd's store ignores a login of another name (moby 46743)."""
+    pull("site/vllm:1", LOGIN, engine.path_)
+    assert engine.asked[0][2] == {**LOGIN, "serveraddress": "https://index.docker.io/v1/"}
+
+
+def test_an_image_of_the_mirror_itself_is_pulled_as_it_is_named(engine: Any) -> None:
+    name = f"{MIRROR}/site/vllm@sha256:{'a' * 64}"
+    pull_mirrored(name, f"{MIRROR}/site", LOGIN, engine.path_)
+    sent = {**LOGIN, "serveraddress": MIRROR}
+    digest = {"fromImage": [f"{MIRROR}/site/vllm"], "tag": [f"sha256:{'a' * 64}"]}
+    assert engine.asked == [("/images/create", digest, sent)]
+
+
+def test_the_old_name_of_docker_hub_is_docker_hub() -> None:
+    """Engines list such an image without its registry, and logins of Docker have that key (docker-py 874)."""
+    assert full_name("index.docker.io/vllm:1") == "docker.io/library/vllm:1"
+    assert image_name("index.docker.io/site/vllm") == "site/vllm:latest"
+    assert registry_login({"index.docker.io": LOGIN}, "site/vllm") == LOGIN
+    assert registry_login({"docker.io": LOGIN}, "index.docker.io/site/vllm") == LOGIN
+
+
+def test_a_login_may_be_a_key_file_of_several_lines() -> None:
+    key = {"username": "_json_key", "password": '{\n  "type": "service_account"\n}'}
+    assert registry_login({"gcr.io": key}, "gcr.io/site/vllm") == key
 
 
 def test_what_a_mirror_cannot_give_is_reported(engine: Any) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from ..core.images import HUB
+from ..core.images import split_registry
 from ..core.templates import file_of
 from ..platforms import platform_of
 from ..stages.image import recipe_parts, vllm_images
@@ -79,11 +79,9 @@ def image_item(name: str, need: Need, archive: str = "") -> Item:
     last = place.rpartition("/")[2]
     tag = last.partition(":")[2] if ":" in last else ""
     bare = place.removesuffix(f":{tag}") if tag else place
-    first = bare.partition("/")[0]
-    named = "/" in bare and (set(first) & set(".:[") or first == "localhost")
     version = digest if at else tag or "latest"
     problem = "" if at or archive else MOVES if version == "latest" else NO_DIGEST
-    origin = archive or (first if named else HUB)
+    origin = archive or split_registry(bare)[0]
     return Item("image", bare, version, origin, "", need, bool(at), problem)
 
 

@@ -8,8 +8,6 @@ from collections.abc import Callable, Collection, Mapping
 from copy import copy
 from typing import Any, NamedTuple
 
-from ansible.module_utils.parsing.convert_bool import boolean
-
 from .errors import Problem, is_number, is_whole, unknown
 
 Check = Callable[[Any], bool]
@@ -82,6 +80,9 @@ def is_flag_text(value: Any) -> bool:
 
 def is_true(value: Any) -> bool:
     """Return whether Ansible reads a value as true."""
+    # Programs that run alone on a host have no Ansible, and use other checks of this file.
+    from ansible.module_utils.parsing.convert_bool import boolean
+
     return bool(boolean(value, strict=False))
 
 

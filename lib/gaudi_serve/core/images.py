@@ -14,8 +14,10 @@ NAME = (
     r"(?::\w[\w.-]{0,127})?(?:@sha256:[0-9a-f]{64})?"
 )
 IS_NAME = matching(NAME)
-# The registry is before the first slash. Images without one are from Docker Hub.
-REGISTRY, HUB = r"(?:[A-Za-z0-9][A-Za-z0-9.-]*|\[[0-9A-Fa-f:]+\])(?::\d{1,5})?", "docker.io"
+# Images without a registry are from Docker Hub, which has two names.
+HUB, OLD_HUB = "docker.io", "index.docker.io"
+# Before the first slash, engines take a word as a registry only with a dot, a port or a capital, or if it is localhost.
+REGISTRY = r"(?:(?=localhost[:/]|localhost\Z|[^/]*[.:A-Z])[A-Za-z0-9][A-Za-z0-9.-]*|\[[0-9A-Fa-f:]+\])(?::\d{1,5})?"
 IS_REGISTRY = matching(REGISTRY)
 # A mirror of other registries may be a folder of a registry.
 IS_MIRROR = matching(rf"{REGISTRY}(?:/{_FOLDER})*")
@@ -25,9 +27,18 @@ NAMED = (
 )
 
 
+def split_registry(name: str) -> tuple[str, str]:
+    """Return the registry of an image, which is docker.io if its name has none, and the rest of its name."""
+    first, slash, rest = name.partition("/")
+    if not slash or not IS_REGISTRY(first):
+        return HUB, name
+    return HUB if first == OLD_HUB else first, rest
+
+
 def image_name(name: str) -> str:
     """Return an image's name as Docker lists it: with a tag or digest, without the default registry."""
-    short = name.removeprefix("docker.io/").removeprefix("library/")
+    registry, rest = split_registry(name)
+    short = rest.removeprefix("library/") if registry == HUB else name
     has_tag = "@" in short or ":" in short.rpartition("/")[2]
     return short if has_tag else f"{short}:latest"
 

@@ -14,8 +14,10 @@ from urllib.parse import urlencode
 
 from ..core.errors import InputError, one_line
 from ..core.hide import hidden
+from ..core.images import HUB, split_registry
 
-ENGINE, HUB = "/var/run/docker.sock", "docker.io"
+ENGINE = "/var/run/docker.sock"
+HUB_LOGIN = "https://index.docker.io/v1/"  # how engines name docker.io in a login
 # Time limit without output of the engine: while it downloads and extracts layers, it reports progress for each.
 QUIET_S = 600.0
 MOST = 500  # characters of its message
@@ -51,7 +53,10 @@ def pull(name: str, login: Mapping[str, str], path: str = ENGINE) -> None:
     """
     repository, tag = split_name(name)
     query = urlencode({"fromImage": repository, "tag": tag})
-    header = base64.urlsafe_b64encode(json.dumps({**login}).encode()).decode()
+    # An engine that stores images in containerd ignores a login without the registry that it is for.
+    registry = split_registry(name)[0]
+    sent = {**login, "serveraddress": HUB_LOGIN if registry == HUB else registry} if login else {}
+    header = base64.urlsafe_b64encode(json.dumps(sent).encode()).decode()
     engine = _Engine(path)
     try:
         engine.request("POST", f"/images/create?{query}", headers={"X-Registry-Auth": header})
@@ -84,6 +89,10 @@ def pull_mirrored(name: str, mirror: str, login: Mapping[str, str], path: str = 
         InputError: for a name with a digest, which an engine assigns only to images that it has pulled by it; else as
             for pull.
     """
+    if full_name(name).startswith(f"{mirror}/"):
+        # An image of the site itself, which its name already takes from the mirror.
+        pull(name, login, path)
+        return
     if "@" in name:
         raise InputError(f"image {name}: {NO_DIGESTS}")
     place = f"{mirror}/{mirrored_name(full_name(name))}"
@@ -157,19 +166,20 @@ def full_name(name: str) -> str:
     Args:
         name: as a user writes it; for ``debian:12`` the result is ``docker.io/library/debian:12``.
     """
-    first, slash, rest = name.partition("/")
-    if slash and (set(first) & set(".:[") or first == "localhost"):
-        return name if first != HUB or "/" in rest else f"{HUB}/library/{rest}"
-    return f"{HUB}/{name}" if slash else f"{HUB}/library/{name}"
+    registry, rest = split_registry(name)
+    return f"{registry}/{rest}" if registry != HUB or "/" in rest else f"{HUB}/library/{rest}"
 
 
 def mirrored_name(name: str) -> str:
     """Return the name of an image in a mirror's registry.
 
-    There a registry's name is a folder, which cannot have a port's colon or capital letters.
+    There a registry's name is a folder, which cannot have colons, capital letters or an address's brackets.
 
     Args:
         name: with its registry; for ``registry.example:5000/vllm:1`` the result is ``registry.example__5000/vllm:1``.
     """
     registry, _, rest = name.partition("/")
+    address, bracket, port = registry.partition("]")
+    if bracket:
+        registry = "-".join(part or "0" for part in address[1:].split(":")) + port
     return f"{registry.lower().replace(':', '__')}/{rest}"

@@ -229,7 +229,8 @@ FORMS: dict[str, Rule | Range] = {
     "vllm_image_pip_index_url": BUILD_WEB,
     "vllm_image_mirror": Rule(
         empty_or(IS_MIRROR),
-        "must be the name of a registry without https://, such as mirror.site:8443 or mirror.site/images; '' for none",
+        "must be the name of a registry without https://, with a dot or a port, such as mirror.site:8443 or "
+        "mirror.site/images; '' for none",
     ),
     "site_mirror_address": Rule(
         empty_or(matching(r"[A-Za-z0-9][A-Za-z0-9.-]{0,252}")),

@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
+from ..core.images import split_registry
 from ..core.versions import comparable
 
 if TYPE_CHECKING:
@@ -156,9 +157,7 @@ def stated_versions(version: str) -> str:
 
 def vllm_of(image: str) -> str | None:
     """Return the vLLM version in an image's name, such as .../vllm-0.26.0-ptupstream-2.11.0:latest."""
-    first, slash, rest = image.partition("/")
-    name = rest if slash and (set(first) & set(".:[") or first == "localhost") else image
-    tagged = name.partition("@")[0]
+    tagged = split_registry(image)[1].partition("@")[0]
     found = OFFICIAL.search(tagged) or VLLM.search(tagged)
     return found[1] if found else None
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from ..core.checks import Rule, is_line, is_true, matching, one_of
 from ..core.errors import InputError, has_login, shown
-from ..core.images import HUB, IS_NAME, IS_REGISTRY, NAMED, image_name
+from ..core.images import HUB, IS_NAME, IS_REGISTRY, NAMED, OLD_HUB, image_name, split_registry
 from ..core.options import OPTIONS, rule_of
 from ..core.templates import rendered
 from ..host.secret import given_secrets
@@ -153,10 +153,8 @@ def registry_login(registries: Any, image: str) -> dict[str, str]:
     """
     if registries and not are_logins(registries):
         raise InputError(f"vllm_image_registries (hidden): {LOGINS}")
-    first, slash, _ = image.partition("/")
-    named = slash and (set(first) & set(".:[") or first == "localhost")
-    logins = given_secrets(registries) or {}
-    return dict(logins.get(first if named else HUB) or {})
+    logins, registry = given_secrets(registries) or {}, split_registry(image)[0]
+    return dict(logins.get(registry) or (registry == HUB and logins.get(OLD_HUB)) or {})
 
 
 def are_logins(value: Any) -> bool:
@@ -167,9 +165,14 @@ def are_logins(value: Any) -> bool:
         and IS_REGISTRY(name)
         and isinstance(login, Mapping)
         and set(login) == {*LOGIN}
-        and all(isinstance(text, str) and text and text.isprintable() for text in login.values())
+        and all(isinstance(text, str) and text and _is_login_text(text) for text in login.values())
         for name, login in logins.items()
     )
+
+
+def _is_login_text(text: str) -> bool:
+    """Return whether a text has only characters of a login. A key file of Google is one of several lines."""
+    return text.replace("\n", "").isprintable() and text.strip("\n") == text
 
 
 def _check(entry: Any) -> None:

@@ -17,6 +17,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from ...core.images import split_registry
 from ...host.bundle_verify import CHUNK, checksum
 from ...host.pull import full_name
 from ...stages.image import registry_login
@@ -52,7 +53,8 @@ def _logged_in(bundle: Bundle) -> Iterator[list[str]]:
     with tempfile.TemporaryDirectory() as name:
         path = Path(name) / "auth.json"
         path.touch(0o600)
-        logins = {key: registry_login(bundle.access.logins, f"{key}/x") for key in bundle.access.logins}
+        names = {split_registry(f"{key}/x")[0] for key in bundle.access.logins}
+        logins = {key: registry_login(bundle.access.logins, f"{key}/x") for key in names}
         words = {key: f"{one['username']}:{one['password']}".encode() for key, one in logins.items()}
         auths = {key: {"auth": base64.b64encode(one).decode()} for key, one in words.items()}
         path.write_text(json.dumps({"auths": auths}), encoding="utf-8")
@@ -65,7 +67,7 @@ class _Image:
     def __init__(self, bundle: Bundle, item: Item, login: Sequence[str]) -> None:
         self.bundle, self.item = bundle, item
         self.repository = repository_of(item)
-        known = self.repository.partition("/")[0] in bundle.access.logins
+        known = registry_login(bundle.access.logins, self.repository)
         # For other registries, skopeo uses this user's own logins.
         self.login = list(login) if known else []
 
