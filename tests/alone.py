@@ -37,7 +37,7 @@ OTHERS = (
     *("_hypothesis_pytestplugin", "ansible.playbook.play", "ansible.plugins.action", "ansible.vars.manager"),
 )
 # These take longest, so they begin first.
-FIRST = ("test_bucket_plan.py", "test_tune.py", "test_changed_keys.py")
+FIRST = ("test_tune.py", "test_changed_keys.py", "test_fuzz_inventory.py")
 
 
 def begin(path: Path, log: Path) -> int:

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from functools import cache
-from itertools import combinations, pairwise
+from itertools import combinations
 from random import Random
 from typing import Any
 
@@ -14,14 +13,13 @@ from gaudi_serve.buckets.bucket_plan import bounds_of, hpu_bucket_plan, phases_o
 from gaudi_serve.buckets.bucket_search import best
 from gaudi_serve.buckets.compared import Strategy, of_ranges
 from gaudi_serve.buckets.coverage import uncovered
-from gaudi_serve.buckets.linear import BucketRanges, bucket_rows, padded
-from gaudi_serve.buckets.plan_limits import Goal, PlanLimits, read_limits
-from gaudi_serve.buckets.plugin import hpu_plugin_buckets, plugin_buckets
+from gaudi_serve.buckets.linear import BucketRanges
+from gaudi_serve.buckets.plan_limits import PlanLimits, read_limits
+from gaudi_serve.buckets.plugin import plugin_buckets
 from gaudi_serve.buckets.plugin_server import PluginServer
 from gaudi_serve.buckets.shape_field import Phase, ShapeField
-from gaudi_serve.buckets.traffic import SPEEDS, Shapes, Traffic, fitting, read_trace, shapes_of, traffic_of
+from gaudi_serve.buckets.traffic import Shapes, fitting, read_trace, shapes_of, traffic_of
 from helpers.bad_values import GARBAGE, sentence
-from helpers.traces import azure
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -46,89 +44,9 @@ def traffic(count: int, longest: int, seed: int = 0) -> list[dict[str, Any]]:
     return found
 
 
-@cache
-def steps() -> tuple[PlanLimits, Traffic]:
-    """Return the server of the aims, and the steps that it runs for the trace at each of its speeds."""
-    limits = read_limits({**AZURE, "like": "exp"})[0]
-    return limits, traffic_of(fitting(read_trace(azure()), limits)[0], limits)
-
-
-@cache
-def plan_of_trace() -> dict[str, Any]:
-    """Return the plan of the whole trace."""
-    return hpu_bucket_plan(azure(), {**AZURE, "like": "exp"})
-
-
 def server_of(limits: Mapping[str, Any], plan: Mapping[str, Any]) -> PluginServer:
     """Return a server that was started with the planned file."""
     return PluginServer(read_limits({**limits, "like": "exp"})[0].server("file", plan["file"]))
-
-
-def excess(rows: list[dict[str, Any]], like: str) -> dict[float, float]:
-    """Return, by speed, how much more than a strategy a plan pads at most, as a part of what the strategy pads."""
-    return {
-        row["speed"]: max(row["padding"][share] / row["compared"][like][share] - 1 for share in SHARES) for row in rows
-    }
-
-
-def test_a_quarter_of_the_graphs_pads_no_more_than_the_default_at_any_speed() -> None:
-    plan = plan_of_trace()
-    assert [plan["compared"][name]["graphs"] for name in ("exp", "pad", "lin")] == [99, 460, 16_636]
-    assert plan["graphs"] <= 99 / 4 and plan["uncovered"] == []
-    assert plan["compiled_while_serving"] == 0
-    for share, padding in plan["compared"]["exp"]["padding"].items():
-        assert plan["padding"][share] <= padding, share
-    assert all(1 < faster / slower <= 1.4 for slower, faster in pairwise(SPEEDS))
-    assert (min(SPEEDS), max(SPEEDS)) == (0.25, 4)
-    more = excess(plan["speeds"], "exp")
-    assert list(more) == [round(speed, 3) for speed in SPEEDS] and max(more.values()) <= 1e-6, more
-    assert plan["speeds"][SPEEDS.index(1)]["padding"] == plan["padding"]
-
-
-def test_a_plan_pads_no_more_between_the_speeds_that_it_was_made_for_and_little_more_for_requests_after_it() -> None:
-    plan = plan_of_trace()
-    limits = read_limits({**AZURE, "like": "exp"})[0]
-    own, exp = server_of(AZURE, plan), Strategy.of("exp", limits)
-    requests = fitting(read_trace(azure()), limits)[0]
-    for speed in (0.54, 0.65, 0.92, 1.54, 1.84):
-        shapes = shapes_of(requests, limits, speed)
-        one, other = (Strategy(of.given, of.buckets).compared(shapes).padding for of in (own, exp))
-        for share in SHARES:
-            assert getattr(one, share) <= 1.05 * getattr(other, share), (speed, share)
-    held_out = plan["held_out"]
-    assert held_out["graphs"] <= 99 / 4
-    more = excess(held_out["speeds"], "exp")
-    assert max(found for speed, found in more.items() if 0.5 <= speed <= 2) <= 0.1, more
-
-
-def test_a_tenth_of_the_graphs_pads_no_more_than_pad_at_any_speed() -> None:
-    limits, traffic_then = steps()
-    pad, goal = Strategy.of("pad", limits), Goal(like="pad")
-    plan = plan_of(limits, traffic_then.shapes, goal, bounds_of(goal, limits, pad, traffic_then), "a trace")
-    assert plan.graphs <= 460 / 10
-    for shapes in traffic_then.shapes:
-        one, other = plan.server.compared(shapes).padding, pad.compared(shapes).padding
-        assert all(getattr(one, share) <= getattr(other, share) + 1e-9 for share in SHARES), (one, other)
-
-
-def test_the_plan_of_the_trace_is_what_the_server_makes_of_its_file() -> None:
-    plan = plan_of_trace()
-    env = {"VLLM_BUCKETING_FROM_FILE": "b.txt", "VLLM_CONTIGUOUS_PA": "false"}
-    asked = {key: value for key, value in AZURE.items() if key != "prefix_caching"}
-    found = hpu_plugin_buckets(
-        {**asked, "max_num_prefill_seqs": 1, "block_size": 128, "env": env, "file": plan["file"]}
-    )
-    assert (found["prompt"], found["decode"]) == (plan["prompt"], plan["decode"])
-    assert plan["graphs"] == len(plan["prompt"]) + len(plan["decode"])
-    own = server_of(AZURE, plan)
-    for batch in range(1, 129):
-        for blocks in {batch, 2 * batch, 129, 300, 1000, min(4096, 128 * batch)}:
-            if batch <= blocks <= min(4096, 128 * batch):
-                assert own.decode(batch, blocks).warmed, (batch, blocks)
-    for query in (*range(1, 600), *range(600, 16_385, 97), 16_384):
-        for context in {0, 1, 5, -(-(16_384 - query) // 128)}:
-            if context <= -(-(16_384 - query) // 128):
-                assert own.prompt(1, query, context).warmed, (query, context)
 
 
 def test_more_graphs_pad_less_and_a_padding_is_kept() -> None:
@@ -399,25 +317,6 @@ def test_requests_beyond_the_limits_are_cut_or_reported() -> None:
     assert plan["uncovered"] == [{"row": 1, "input_tokens": 1024, "reason": reason}]
     limits = read_limits(LIKE)[0]
     assert [one.output_tokens for one in fitting(read_trace(rows), limits)[0]] == [20, 324]
-
-
-def test_the_best_ranges_cover_everything_too() -> None:
-    ranges = plan_of_trace()["ranges"]
-    own = BucketRanges.read(ranges["env"])
-    prompts, decodes, _ = bucket_rows(own, 16384, 4096)
-    warm = {
-        (batch, length) for batch, lengths in (*prompts, *decodes) for length in (min(one, 4096) for one in lengths)
-    }
-    lengths = dict(prompts)[1]
-    assert all(padded(query, *own.prompt_seq) in lengths for query in range(1, 16_385))
-    for batch in range(1, 129):
-        for blocks in range(batch, min(4096, batch * 128) + 1, 7):
-            pair = (padded(batch, *own.decode_bs), min(padded(blocks, *own.decode_block), 4096))
-            assert pair in warm, (batch, blocks)
-    assert ranges["graphs"] == sum(len(found) for _, found in (*prompts, *decodes))
-    for share, padding in plan_of_trace()["compared"]["exp"]["padding"].items():
-        assert ranges["padding"][share] <= padding
-    assert ranges["graphs"] < plan_of_trace()["compared"]["aice_1_21"]["graphs"]
 
 
 def test_ranges_of_a_hundred_graphs() -> None:
