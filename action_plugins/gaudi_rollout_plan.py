@@ -45,7 +45,8 @@ class ActionModule(ActionBase):  # type: ignore[misc]  # ansible-core has no typ
             plan = rollout_plan(hostvars, hosts, known)
             # A check changes nothing, and needs no approval.
             environment = {} if self._task.check_mode else os.environ
-            seen, blind = seen_approvals(environment, is_true(known.get("rollout_as_approved")))
+            workflow = any(variables.get(f"{name}_workflow_job_id") for name in ("awx", "tower"))
+            seen, blind = seen_approvals(environment, is_true(known.get("rollout_as_approved")), workflow)
             # In a workflow with approvals, AWX decides, and no variable.
             approved = known if seen is None else known.new_child({"rollout_as_approved": True})
             due, unapproved = rollout_due(hostvars, hosts), rollout_unapproved(hostvars, hosts, approved)

@@ -311,6 +311,9 @@ class Awx:
             if any(value is not None for value in prompts.values()):
                 given |= {**dict.fromkeys(WORKFLOW_PROMPTS), **prompts}
         if kind == "credentials" and "inputs" in given:
+            vault = self.objects["credential_types"][one["credential_type"]]["kind"] == "vault"
+            if vault and given["inputs"].get("vault_id") not in (None, one["inputs"].get("vault_id")):
+                raise Refused(400, {"inputs": ["Vault IDs cannot be changed once they have been created."]})
             given["inputs"] = {
                 name: one["inputs"].get(name) if value == HIDDEN else value for name, value in given["inputs"].items()
             }

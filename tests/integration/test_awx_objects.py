@@ -628,6 +628,35 @@ def test_a_schedule_that_someone_made_for_a_template_is_named(site: Site) -> Non
     ]
 
 
+def test_schedules_of_others_that_go_with_a_template_are_named_before(site: Site) -> None:
+    rule = site.awx.named("schedules", "p plan")["rrule"]
+    template = site.awx.named("job_templates", "p rollout")["id"]
+    site.awx.keep("schedules", {"name": "nightly", "unified_job_template": template, "rrule": rule})
+    found = site.apply(absent=True)
+    assert found.notices == [
+        "schedule nightly starts template p rollout: another user made it, and AWX removes it with what it starts"
+    ]
+    assert found.lines[-1] == "- organization o" and not site.awx.objects["schedules"]
+
+
+@pytest.mark.parametrize(("before", "after"), [("site", "other"), ("", "other"), ("site", "")])
+def test_the_id_of_a_vault_is_refused_before_awx_refuses_it(site: Site, before: str, after: str) -> None:
+    def vault(name: str) -> dict[str, str]:
+        return {"password": "word", **({"id": name} if name else {})}
+
+    site.settings["vault"] = vault(before)
+    site.apply()
+    site.settings["vault"] = vault(after)
+    (reason,) = site.apply().refusal
+    assert reason == (
+        f"fleet_awx.vault.id: {after!r} is not {before!r}, which credential p vault has, and AWX changes the ID of no "
+        "vault; remove this credential in AWX, and run again"
+    )
+    site.awx.drop("credentials", site.awx.named("credentials", "p vault")["id"])
+    assert "+ credential p vault" in site.apply().lines
+    assert site.apply() == Result([], [], [])
+
+
 def test_what_was_added_to_a_notification_by_hand_is_seen_and_emptied(site: Site) -> None:
     hook = {"name": "one", "type": "webhook", "configuration": {"url": "http://x/", "headers": {}}}
     site.settings["notifications"] = [hook]
@@ -763,6 +792,9 @@ def test_a_job_that_cannot_see_its_approvals_reports_it(bare: Site) -> None:
     assert "set fleet_awx.controller" in seen_approvals({"JOB_ID": "7"}, True)[1][0]
     # No workflow has started this job, or one without approvals.
     assert seen_approvals({**login, "JOB_ID": "7"}, False) == (None, [])
+    # A workflow that the user may not read may have approvals, whatever the variables are.
+    (unread,) = seen_approvals({**login, "JOB_ID": "7"}, False, True)[1]
+    assert unread.endswith("the user of fleet_awx.controller may not read the workflow that has started it")
     (reason,) = seen_approvals({**login, "JOB_ID": "7"}, True)[1]
     assert "must be an administrator of the workflow" in reason and "launch the workflow" in reason
     wrong = {**login, "CONTROLLER_OAUTH_TOKEN": "wrong", "JOB_ID": "7"}

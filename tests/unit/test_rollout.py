@@ -442,6 +442,18 @@ def test_no_variable_replaces_an_approval_of_awx(
     assert any("not in the approved plan" in line for line in plugin.run(task_vars=known)["unapproved"])
 
 
+@pytest.mark.parametrize("name", ["awx_workflow_job_id", "tower_workflow_job_id"])
+def test_a_job_of_a_workflow_asks_for_its_approvals(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    action = load("action_plugins/gaudi_rollout_plan.py")
+    monkeypatch.setattr(action.ActionBase, "run", lambda *_, **__: {})
+    monkeypatch.setattr(action, "seen_approvals", lambda *given: (None, ["unread"] if given[-1] else []))
+    plugin = action.ActionModule.__new__(action.ActionModule)
+    plugin._task = SimpleNamespace(check_mode=False)
+    known = {"inventory_hostname": "g1", "ansible_play_hosts": ["g1"], "hostvars": {"g1": {}}}
+    assert plugin.run(task_vars={**known, name: 9})["unapproved"] == ["unread"]
+    assert plugin.run(task_vars=known)["unapproved"] == []
+
+
 def test_what_no_line_shows_is_compared_too() -> None:
     def host(digest: str = "a", **more: Any) -> dict[str, Any]:
         model = {"name": "m", "state": "started", "module_ids": [0], "port": 8000, "digest": digest}

@@ -43,7 +43,7 @@ class Approvals:
         return not self.reasons and all(status == GRANTED for status in self.after.values())
 
 
-def approvals(api: Api, job: str) -> Approvals | None:
+def approvals(api: Api, job: str, in_workflow: bool) -> Approvals | None:
     """Return the approvals of the workflow that has started a job; None if no workflow with approvals has.
 
     AWX's own record of the workflow decides. A variable could come from anywhere: the variables of a workflow override
@@ -52,12 +52,15 @@ def approvals(api: Api, job: str) -> Approvals | None:
     Args:
         api: client of the AWX, for a user who may read the workflow.
         job: number of the job, as AWX sets it in environment variable JOB_ID.
+        in_workflow: whether a workflow has started the job.
 
     Raises:
-        AwxError: if AWX cannot be reached or refuses a request.
+        AwxError: if AWX cannot be reached, refuses a request, or does not show the workflow.
     """
     own = api.list(NODES, job=job)
     if not own:
+        if in_workflow:
+            raise AwxError("the user of fleet_awx.controller may not read the workflow that has started it")
         return None
     nodes = {int(one["id"]): one for one in api.list(NODES, workflow_job=own[0]["workflow_job"])}
     asked = {number: one for number, one in nodes.items() if _kind(one) == "workflow_approval"}
@@ -71,14 +74,18 @@ def approvals(api: Api, job: str) -> Approvals | None:
     )
 
 
-def seen_approvals(environment: Mapping[str, str], required: bool) -> tuple[Approvals | None, list[str]]:
+def seen_approvals(
+    environment: Mapping[str, str], required: bool, in_workflow: bool = False
+) -> tuple[Approvals | None, list[str]]:
     """Return the approvals of the workflow that has started this job of AWX, and why they cannot be seen, as sentences.
 
-    Outside of AWX, and for a job that no workflow with approvals has started, both are empty.
+    Outside of AWX, and for a job that no workflow with approvals has started, both are empty. A workflow that the login
+    may not read may have approvals.
 
     Args:
         environment: the environment of the job, with the login of credential ``controller``.
         required: whether the job may run only after an approval.
+        in_workflow: whether a workflow has started the job. AWX's own variable of that overrides those of templates.
     """
     job = environment.get("JOB_ID", "")
     if not job.isdigit():
@@ -87,7 +94,7 @@ def seen_approvals(environment: Mapping[str, str], required: bool) -> tuple[Appr
         text = "this job cannot see whether its plan was approved: set fleet_awx.controller, and run awx.yml again"
         return None, [text] if required else []
     try:
-        found = approvals(Api(Login.of(environment)), job)
+        found = approvals(Api(Login.of(environment)), job, in_workflow)
     except (AwxError, InputError) as problem:
         return None, [f"this job cannot see whether its plan was approved: {problem}"]
     return found, [] if found or not required else [

@@ -328,8 +328,12 @@ def _removed(objects: Objects, live: Live, prefix: str, organization: Ref) -> tu
         if is_ours(prefix, ref, text) or (ref.kind == NODES and ref.parent in workflows):
             steps.append(Step(phase, f"- {ref}", "DELETE", (ref.kind, one["id"])))
         elif ref.kind not in (NODES, "hosts", "credential_types"):
-            stays.append(str(ref))
             starts = _started(one, live) if ref.kind == "schedules" else None
+            if starts and starts not in ours and is_ours(prefix, starts, str(live.objects[starts].get("description"))):
+                text = "another user made it, and AWX removes it with what it starts"
+                notices.append(f"{ref} starts {starts}: {text}")
+                continue
+            stays.append(str(ref))
             if is_marked(prefix, text):
                 text = "since it is a copy or was renamed; remove it if it is not needed"
                 notices.append(f"{ref} has the mark of awx.yml for another name, {text}")

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from ..core.errors import shown
 from ..core.words import counted
 from .api import Api, AwxError, Object, Refused, Unfinished, login_refusal
 from .changes import Changes, Role, Step, changes
@@ -58,7 +59,8 @@ def apply(
     api.secrets += secrets(objects)
     live = read(api, settings["organization"], objects, me)
     live.trusted = _approver(api, given)
-    if reasons := [*_unknown_users(objects, live, settings), *_unknown_credentials(objects, live)]:
+    unknown = [*_unknown_users(objects, live, settings), *_unknown_credentials(objects, live)]
+    if reasons := [*unknown, *_other_vaults(objects, live)]:
         return Result([], [], reasons)
     found = changes(objects, live, settings["prefix"], settings["organization"], update_secrets)
     if reasons := _types(found, live):
@@ -105,6 +107,18 @@ def _unknown_credentials(objects: Objects, live: Live) -> list[str]:
         for name in sorted(names)
         if live.find(Ref("credentials", name, "*")) is None
     ]
+
+
+def _other_vaults(objects: Objects, live: Live) -> list[str]:
+    """Return that the ID of a vault differs, which AWX changes in no credential."""
+    reasons = []
+    for item in objects.items:
+        wanted, now = item.secret.get("inputs") or {}, (live.find(item.ref) or {}).get("inputs")
+        if now is not None and wanted.get("vault_id", "") != now.get("vault_id", "") and "vault_password" in wanted:
+            text = f"{shown(wanted.get('vault_id', ''))} is not {shown(now.get('vault_id', ''))}, which {item.ref} has"
+            way = "AWX changes the ID of no vault; remove this credential in AWX, and run again"
+            reasons.append(f"fleet_awx.vault.id: {text}, and {way}")
+    return reasons
 
 
 def _types(found: Changes, live: Live) -> list[str]:
