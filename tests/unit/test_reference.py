@@ -87,7 +87,9 @@ def complete(path: str, keys: dict[str, Any], missing: str = "") -> Any:
     value.pop(missing, None)
     while path.endswith("[]") or path.rpartition(".")[2].isupper():
         outer, _, name = path.rpartition(".") if not path.endswith("[]") else (path[:-2], "", "")
-        path, value = outer, {name.lower(): value} if name else [value]
+        # A registry's name has a dot or a port.
+        key = "registry.site" if name == "REGISTRY" else name.lower()
+        path, value = outer, {key: value} if name else [value]
     outer, _, name = path.rpartition(".")
     return complete(outer, {name: value}) if outer else value
 
