@@ -154,6 +154,30 @@ def test_a_server_that_never_answers_fails_the_request_in_time(tmp_path: Path, v
     assert 0.9 < found["no generation"][1] < 1.9 and 1.9 < found["short answer"][1] < 3, found
 
 
+def test_a_server_gets_time_for_each_token_of_an_answer_in_one_piece(tmp_path: Path, vllms: list[Vllm]) -> None:
+    asks: list[tuple[int, str, dict[str, Any]]] = [
+        (17, "/v1/completions", {"max_tokens": 7}),
+        (17, CHAT, {"max_completion_tokens": 7}),
+        (17, "/v1/responses", {"max_output_tokens": 7}),
+        (17, "/v1/messages", {"max_tokens": 7}),
+        (10, "/v1/messages", {"max_tokens": 7, "stream": True}),
+        (10, "/v1/embeddings", {"max_tokens": 7}),
+        # An hour is the most.
+        (3600, CHAT, {}),
+        (3600, CHAT, {"max_tokens": 10**9}),
+    ]
+    backends = (dataclasses.replace(backend("small", vllms[:1]), first_byte_s=10),)
+    with Front(tmp_path, backends, clients=CLIENTS) as gateway:
+        config, line = tmp_path / "files/haproxy.cfg", "    http-request set-timeout server var(txn.patience)\n"
+        shown = f"{line}    http-after-response set-header x-patience %[var(txn.patience)]\n"
+        config.write_text(config.read_text().replace(line, shown))
+        gateway.reload()
+        for seconds, path, body in asks:
+            patience = int(gateway.ask(path, {**MODEL, **body})[2]["x-patience"])
+            # The body itself has less than 200 bytes.
+            assert 1000 * seconds <= patience < 1000 * seconds + 200, (path, body, patience)
+
+
 def stream(body: dict[str, Any]) -> tuple[str, bytes]:
     """Return the head and the body of a request for a stream."""
     sent = json.dumps({**body, "stream": True}).encode()
