@@ -275,6 +275,13 @@ def test_a_run_beside_a_rollout_or_its_drained_hosts_takes_no_model_down(hosts: 
     change(hosts.folder, "gw", haproxy=live, holder={})
     status, text = hosts.run(*runs[0], "--limit", "h01")
     assert status == 0 and "cannot be read" not in text, text
+    # A user may allow it, and a start takes nothing down.
+    states[1]["drained"] = True
+    change(hosts.folder, "gw", haproxy=live)
+    allowed = ("-e", "fleet_all_at_once=true")
+    for run in ((*runs[0], *allowed), (*runs[2], "--check", *allowed), ("playbooks/start.yml", *runs[0][1:])):
+        status, text = hosts.run(*run, "--limit", "h01")
+        assert status == 0 and "too few servers" not in text, text
 
 
 def test_a_gateway_that_cannot_be_read_is_named_and_stops_nothing(hosts: Hosts) -> None:
