@@ -383,6 +383,17 @@ def test_streams_that_clients_leave_are_counted(front: Front, vllms: list[Vllm])
     )
 
 
+def test_token_counts_that_are_cut_off_are_not_used(front: Front, vllms: list[Vllm]) -> None:
+    before = {kind: totals(front, kind) for kind in KINDS}
+    vllms[2].text = b'{"usage": {"prompt_tokens": 7, "completion_tokens": 3}}\n{"usage": {"prompt_tokens": 7, "compl'
+    try:
+        assert front.ask(CHAT, {"model": "small"})[0] == 200
+    finally:
+        vllms[2].text = b""
+    front.wait(lambda: totals(front, "requests") > before["requests"])
+    assert [totals(front, kind) - before[kind] for kind in KINDS] == [1, 0, 7, 3]
+
+
 @pytest.mark.parametrize("streamed", [True, False])
 def test_cached_tokens_of_messages_are_input(front: Front, vllms: list[Vllm], streamed: bool) -> None:
     before = {kind: totals(front, kind) for kind in KINDS}

@@ -437,12 +437,17 @@ def test_a_server_that_fails_requests_but_not_health_gets_few_of_a_steady_load(t
                 thread.start()
             for thread in (heals, *threads):
                 thread.join()
+            (failed,) = re.findall(
+                r"one-of-two/\S+ (bob .*)", gateway.runtime.ask(f"show map {tmp_path}/files/failed.map")
+            )
             tokenized = sum(one["path"] == "/tokenize" for one in behind["heals"][0].asked)
             asked = {name: len(three[0].asked) for name, three in behind.items()}
     # Ten in a row, and one when each of two ejections ends, and those that run at that moment.
     wrong = {name: found.count(500) for name, found in statuses.items()}
     assert all(12 <= wrong[name] <= 20 for name in asks if name != "heals"), wrong
     assert all(set(found) == {200, 500} and len(found) > 150 for found in statuses.values())
+    # Each ejection is twice as long as the one before.
+    assert failed.split()[4] == "40", failed
     assert wrong["heals"] <= 14 and asked["heals"] - tokenized > 60, (wrong, asked)
 
 

@@ -181,6 +181,14 @@ def test_a_bmc_without_sessions_gets_basic_logins_and_a_wrong_one_once(serve: Se
     assert seen(place)["current"]
 
 
+@pytest.mark.parametrize("status", [404, 405, 501])
+def test_a_bmc_that_announces_sessions_and_has_none_gets_basic_logins(serve: Serve, status: int) -> None:
+    place = serve(HPE)
+    place.box.odd = always("POST", "Sessions", Odd(status, HTML, "text/html"))
+    assert seen(place)["system"]["maker"] == "HPE"
+    assert count(place, "POST") == 1 and place.box.logins
+
+
 # ---- requests
 
 
@@ -387,6 +395,8 @@ def test_settings_at_sd_are_found_without_an_announcement(serve: Serve, odd: Odd
     assert seen(place)["pending"] == {}
     send(place, {"PMS005": "PMS005Disable"})
     assert place.box.pending == {"PMS005": "PMS005Disable"}
+    # No refused request comes first where the BMC has shown no resource: another client seems to have changed it.
+    assert count(place, "PATCH") == (2 if odd and odd.status == 200 else 1)
     assert seen(place)["pending"] == place.box.pending
 
 

@@ -233,6 +233,12 @@ def test_persistence_mode_that_is_off_is_no_sick_card(report: str) -> None:
     assert dcgm.read_report(226, worse, CARDS, dcgm.TESTS["diag-1"]).verdict == FAILED
 
 
+def test_a_finding_that_no_setting_excuses_fails_the_card() -> None:
+    warnings = [{"warning": PERSISTENT.format(0), **PERSISTENCE}, {"warning": "GPU 0 fell off the bus", "error_id": 84}]
+    result = {"entity_group": "GPU", "entity_id": 0, "status": "Fail", "warnings": warnings}
+    assert dcgm.read_report(226, diag(result, name="software"), CARDS, dcgm.TESTS["diag-1"]).failed == (0,)
+
+
 def test_checks_of_the_software_name_all_failed_cards_or_none() -> None:
     warnings = [{"warnings": f"GPU {one} had uncorrectable memory errors", "error_id": 84} for one in range(2)]
     report = software({"status": "Fail", "gpu_id": 1, "warnings": warnings}, name="Page Retirement/Row Remap")
