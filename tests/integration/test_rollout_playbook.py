@@ -240,7 +240,8 @@ def test_a_host_that_another_run_holds_stops_a_rollout_before_the_first_change(l
     assert (hosts.changed, hosts.kept, hosts.locks) == ([], [], {})
 
 
-def test_a_run_beside_a_rollout_or_its_drained_hosts_takes_no_model_down(hosts: Hosts) -> None:
+def with_gateway(hosts: Hosts) -> dict[str, Any]:
+    """Add gateway gw before all hosts; return its state, in which h02 is drained."""
     path = hosts.folder / "hosts.json"
     inventory = json.loads(path.read_text(encoding="utf-8"))
     gateway = {"fleet_gateway": {"clients": {"c": {"key": "k" * 32}}}, "vllm_models": None}
@@ -251,35 +252,39 @@ def test_a_run_beside_a_rollout_or_its_drained_hosts_takes_no_model_down(hosts: 
     place = {"unit": "m", "model": "m", "address": "10.0.0.1", "port": 1, "takes": 1, "adapters": []}
     well = {"backend": "m", "up": True, "drained": False, "maintained": False, "weight": 100}
     states = [{**well, "name": f"{name}.m", "drained": name == "h02"} for name in NAMES]
-    live = {"servers": [{"host": name, **place} for name in NAMES], "states": states, "running": "x"}
-    runs = (
-        ("playbooks/restart.yml", "-e", "model=m"),
-        ("playbooks/stop.yml", "-e", "model=m"),
-        ("playbooks/models.yml",),
-    )
+    return {"servers": [{"host": name, **place} for name in NAMES], "states": states, "running": "x"}
+
+
+RESTART, STOP = ("playbooks/restart.yml", "-e", "model=m"), ("playbooks/stop.yml", "-e", "model=m")
+
+
+def test_a_run_beside_a_rollout_or_its_drained_hosts_takes_no_model_down(hosts: Hosts) -> None:
+    live = with_gateway(hosts)
     # An interrupted rollout has left h02 drained.
     change(hosts.folder, "gw", haproxy=live)
-    for playbook in runs:
+    few = "h01: model 'm': 2 of 4 servers behind gateway gw would serve, of which 3 must stay; h02 is drained or down"
+    for playbook in (RESTART, STOP, ("playbooks/models.yml",)):
         status, text = hosts.run(*playbook, "--limit", "h01")
-        assert status != 0, text
-        few = (
-            "h01: model 'm': 2 of 4 servers behind gateway gw would serve, of which 3 must stay; h02 is drained or down"
-        )
-        assert few in " ".join(text.split()), text
+        assert status != 0 and few in " ".join(text.split()), text
     # A rollout works, and has drained nothing at this moment.
-    states[1]["drained"] = False
+    live["states"][1]["drained"] = False
     change(hosts.folder, "gw", haproxy=live, holder={**OTHER, "lock": "rollout"})
-    status, text = hosts.run(*runs[0], "--limit", "h01")
+    status, text = hosts.run(*RESTART, "--limit", "h01")
     assert status != 0 and "because a rollout works behind gateway gw, and models would be down" in text, text
     assert (hosts.changed, hosts.locks) == ([], {})
     change(hosts.folder, "gw", haproxy=live, holder={})
-    status, text = hosts.run(*runs[0], "--limit", "h01")
+    status, text = hosts.run(*RESTART, "--limit", "h01")
     assert status == 0 and "cannot be read" not in text, text
-    # A user may allow it, and a start takes nothing down.
-    states[1]["drained"] = True
-    change(hosts.folder, "gw", haproxy=live)
+
+
+def test_a_user_may_take_models_down_beside_drained_hosts_and_a_start_takes_none_down(hosts: Hosts) -> None:
+    change(hosts.folder, "gw", haproxy=with_gateway(hosts))
     allowed = ("-e", "fleet_all_at_once=true")
-    for run in ((*runs[0], *allowed), (*runs[2], "--check", *allowed), ("playbooks/start.yml", *runs[0][1:])):
+    for run in (
+        (*RESTART, *allowed),
+        ("playbooks/models.yml", "--check", *allowed),
+        ("playbooks/start.yml", *RESTART[1:]),
+    ):
         status, text = hosts.run(*run, "--limit", "h01")
         assert status == 0 and "too few servers" not in text, text
 
