@@ -117,7 +117,7 @@ class Machine:
         public = base64.b64encode(self.key.with_suffix(".pub").read_bytes()).decode()
         lines = f"d {ssh_folder} 0700 {owner}\nf+~ {ssh_folder}/authorized_keys 0600 {owner} - {public}\n"
         credential = f"io.systemd.credential.binary:tmpfiles.extra={base64.b64encode(lines.encode()).decode()}"
-        argv = ["qemu-system-x86_64", "-machine", "q35", "-accel", self.accelerator, "-cpu", "qemu64"]
+        argv = ["qemu-system-x86_64", "-machine", "q35", "-accel", self.accelerator, "-cpu", "max"]
         argv += ["-m", "2048", "-smp", "2,sockets=2", "-display", "none", "-monitor", "none", "-nodefaults"]
         for node in (0, 1):
             argv += ["-object", f"memory-backend-ram,id=m{node},size=1G"]
