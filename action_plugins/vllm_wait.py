@@ -106,7 +106,9 @@ class ActionModule(ActionBase):  # type: ignore[misc]  # ansible-core has no typ
             return None
         restarts = unit["restarts"] - first[name]
         if restarts >= int(self._task.args.get("max_restarts", 2)):
-            return name, f"it failed {counted(restarts, 'time')}; last: {unit['status'] or 'see the journal'}"
+            # The status of its unit is that of the pause before the next try.
+            last = (unit.get("ended") or {}).get("text") or unit["status"] or "see the journal"
+            return name, f"it failed {counted(restarts, 'time')}; last: {last}"
         if unit["state"] in ("failed", "inactive") and elapsed > 5:
             return name, f"its unit is {unit['state']}; {unit['status']}"
         if elapsed > limits[name]:

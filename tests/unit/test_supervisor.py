@@ -359,7 +359,7 @@ def adopted(one: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
     one.state = one.path.parent / "state"
     one.state.mkdir()
     monkeypatch.setattr(one, "adopted", lambda: True)
-    monkeypatch.setattr(one, "follow", lambda: None)
+    monkeypatch.setattr(one, "follow", one.read_to_end.set)
     monkeypatch.setattr(one, "remove", lambda **_: None)
     before = signal.getsignal(signal.SIGTERM)
     yield one
@@ -397,6 +397,69 @@ def test_an_end_is_counted_by_its_reason(
     (adopted.state / "ends.json").write_text("", encoding="ascii")
     assert adopted.run() == 1
     assert ends(adopted)["counts"] == {reason: 1}
+
+
+ENGINE = "(EngineCore_DP0 pid=71) ERROR 11-25 10:00:00 [core.py:708] "
+MEMORY = "ValueError: Available memory on node 0 (17.45/23.54 GiB) on startup is less than desired (0.92, 21.66 GiB)."
+SERVER = (
+    "(APIServer pid=1) RuntimeError: Engine core initialization failed. See root cause above. Failed core proc(s): {}"
+)
+
+
+@pytest.mark.parametrize(
+    ("lines", "cause"),
+    [
+        ([f"{ENGINE}Traceback (most recent call last):", f'{ENGINE}  File "a.py"', ENGINE + MEMORY, SERVER], MEMORY),
+        # As vLLM 0.8 and the fork print it, a rank of torch, a worker of Ray in colours, and a plain process.
+        ([f"ERROR 06-01 22:03:23 core.py:390] {MEMORY}", SERVER], MEMORY),
+        ([f"ERROR 06-01 22:03:23 [core.py:396] {MEMORY}", SERVER], MEMORY),
+        ([f"[rank0]: {MEMORY}"], MEMORY),
+        ([f"\x1b[36m(RayWorkerProc pid=9, ip=10.0.0.2)\x1b[0m {MEMORY}"], MEMORY),
+        (
+            ["torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2 GiB"],
+            "torch.OutOfMemoryError: CUDA out of",
+        ),
+        (["vllm: error: unrecognized arguments: --max-sqs 8"], "vllm: error: unrecognized arguments: --max-sqs 8"),
+        (["Fatal Python error: Segmentation fault", ""], "Fatal Python error: Segmentation fault"),
+        # A second exception that adds something.
+        (["KeyError: 'x'", "OSError: no such file"], "KeyError: 'x'; then OSError: no such file"),
+        (
+            [
+                "(APIServer pid=1) pydantic_core._pydantic_core.ValidationError: 1 validation error for ModelConfig",
+                "(APIServer pid=1)   Value error, model type `x` is not known [type=value_error, input_value=1]",
+                "(APIServer pid=1)     For further information visit https://errors.example/2.12",
+            ],
+            "pydantic_core._pydantic_core.ValidationError: 1 validation error for ModelConfig Value error, model type `x`",
+        ),
+        # Neither a warning that names an exception nor an answer to a client.
+        (["WARNING 11-25 10:00:00 [x.py:1] ImportError: no module", "INFO: Error: 0", "Exceptional: 1"], ""),
+    ],
+)
+def test_the_reason_of_an_end_has_the_first_exception(
+    lines: list[str], cause: str, adopted: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for line in lines:
+        adopted.cause.seen(f"{line}\n")
+    monkeypatch.setattr(adopted, "inspect", lambda: {"State": {"Running": False, "ExitCode": 1}})
+    assert adopted.run() == 1
+    text = ends(adopted)["last"]["text"]
+    assert text.startswith(f"the server ended with status 1: {cause}" if cause else "the server ended with status 1")
+    assert ": " in text if cause else text == "the server ended with status 1"
+    assert "See root cause" not in text
+
+
+def test_an_old_exception_of_a_server_that_served_is_no_reason(
+    supervisor: ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cause, now = supervisor.Cause(), [0.0]
+    monkeypatch.setattr(supervisor.time, "monotonic", lambda: now[0])
+    now[0] = 1000.0
+    cause.seen("ValueError: a client's request")
+    assert cause.text(served=True) == ": ValueError: a client's request"
+    now[0] += supervisor.RECENT_S + 1
+    assert cause.text(served=True) == ""
+    cause.seen("RuntimeError: lost device")
+    assert cause.text(served=True) == ": RuntimeError: lost device"
 
 
 def test_a_server_that_was_stopped_has_not_ended_by_itself(adopted: Any, monkeypatch: pytest.MonkeyPatch) -> None:

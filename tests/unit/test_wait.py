@@ -87,11 +87,13 @@ def test_a_host_that_stays_away_is_unreachable(action: ModuleType, monkeypatch: 
 
 def test_a_failure_shows_the_last_words_of_the_last_try(action: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
     journal = ["old"] * 40 + ["the reason", "vllm-a.service: Failed with result 'exit-code'."] + ["next try"] * 40
-    crashed = {"units": {"a": {**STARTS, "restarts": 2}}}
+    ended = {"reason": "start_failed", "text": "the server ended with status 1: ValueError: no memory", "at": 1}
+    paused = {**STARTS, "status": "failed before; next try in 10 s"}
+    crashed = {"units": {"a": {**paused, "restarts": 2, "ended": ended}}}
     looks = [{"units": {"a": STARTS}}, crashed, {"stdout": "\n".join(journal)}]
     plugin, _ = waiting(action, monkeypatch, looks, models={"a": 60}, journal_lines=5)
     result = plugin.run(task_vars={"inventory_hostname": "h"})
     assert result["failed"]
     lines = result["msg"].splitlines()
-    assert lines[0].startswith("h: model a does not serve: it failed 2 times")
+    assert lines[0] == f"h: model a does not serve: it failed 2 times; last: {ended['text']}"
     assert lines[2:] == ["old", "old", "old", "the reason", "vllm-a.service: Failed with result 'exit-code'."]

@@ -77,9 +77,12 @@ def _free(path: Path) -> int:
 
 
 def unit_states(names: list[str]) -> dict[str, dict[str, Any]]:
-    """Return systemd's state of models' units, without files and containers; missing units are omitted."""
-    shown = _show_units(names)
-    return {name: _state(shown[name]) for name in names if shown.get(name, {}).get("LoadState") == "loaded"}
+    """Return systemd's state of models' units, and why each last ended, without files and containers.
+
+    Missing units are omitted.
+    """
+    shown = {name: unit for name, unit in _show_units(names).items() if unit.get("LoadState") == "loaded"}
+    return {name: {**_state(shown[name]), "ended": _ended(name)} for name in names if name in shown}
 
 
 def holding(units: Mapping[str, Any]) -> set[str]:
@@ -145,9 +148,14 @@ def _unit(name: str, shown: dict[str, str], container: dict[str, Any] | None) ->
         "enabled": shown.get("UnitFileState") == "enabled",
         "stopped": _stopped(name) if shown.get("ActiveState") == "inactive" else "",
         "container": container,
-        "ended": _json(STATE / name / "ends.json").get("last"),
+        "ended": _ended(name),
         "smoke": smoke if smoke and started and smoke.get("container_started") == started else None,
     }
+
+
+def _ended(name: str) -> dict[str, Any] | None:
+    """Return why and when a model last ended by itself: ``{reason, text, at}``, as its supervisor has recorded it."""
+    return _json(STATE / name / "ends.json").get("last")
 
 
 def _stopped(name: str) -> str:

@@ -219,7 +219,7 @@ def test_changed_model_is_restarted_alone_and_listens_as_planned(host: Any, play
 
 
 @pytest.mark.long
-def test_restart_and_logs_of_one_model(playbook: Any, started: Any) -> None:
+def test_restart_and_logs_of_one_model(host: Any, playbook: Any, started: Any) -> None:
     before = {model: started(model) for model in ("qwq-32b", "qwen2.5-7b")}
     run = playbook("playbooks/restart.yml", model="qwq-32b")
     assert run.status == 0, run.text
@@ -227,6 +227,8 @@ def test_restart_and_logs_of_one_model(playbook: Any, started: Any) -> None:
     assert started("qwen2.5-7b") == before["qwen2.5-7b"]
     assert "the server answers" in playbook("playbooks/logs.yml", model="qwq-32b", since="5 minutes ago").flat
     assert "the server answers" not in playbook("playbooks/logs.yml", model="qwq-32b", since="tomorrow").flat
+    newest = host.run("journalctl --unit vllm-qwq-32b --output cat --lines 1").stdout.strip()
+    assert newest and newest in playbook("playbooks/logs.yml", model="qwq-32b", lines=1, since="1 hour ago").text
 
 
 @pytest.mark.long
@@ -324,7 +326,8 @@ def test_server_that_cannot_start_ends_the_run_with_its_journal(playbook: Any, u
     run = playbook("playbooks/models.yml", vllm_models=broken)
     assert run.status != 0
     text = run.flat
-    assert "model qwq-32b does not serve: it failed 2 times" in text
+    cause = "the server ended with status 1: RuntimeError: synStatus=26 [Generic failure] Graph compile failed."
+    assert f"model qwq-32b does not serve: it failed 2 times; last: {cause}" in text
     assert "the last lines of journalctl -u vllm-qwq-32b" in text
     assert "gaudi-serve: the server ended with status" in text
     assert unit("qwen2.5-7b", "ActiveState") == "active"
