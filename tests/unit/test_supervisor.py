@@ -429,7 +429,7 @@ SERVER = (
                 "(APIServer pid=1)   Value error, model type `x` is not known [type=value_error, input_value=1]",
                 "(APIServer pid=1)     For further information visit https://errors.example/2.12",
             ],
-            "pydantic_core._pydantic_core.ValidationError: 1 validation error for ModelConfig Value error, model type `x`",
+            "pydantic_core._pydantic_core.ValidationError: 1 validation error for ModelConfig Value error, model type",
         ),
         # Neither a warning that names an exception nor an answer to a client.
         (["WARNING 11-25 10:00:00 [x.py:1] ImportError: no module", "INFO: Error: 0", "Exceptional: 1"], ""),
@@ -497,6 +497,9 @@ class Watched:
     def __init__(self, supervisor: ModuleType, one: Any, monkeypatch: pytest.MonkeyPatch) -> None:
         self.clock = Clock()
         self.tokens, self.running, self.cache, self.metrics = 0, 0, 1e-05, True
+        self.copies: list[int] = []  # tokens of further engines
+        self.asked: list[str | None] = []  # the engines that probes named
+        self.frozen = ""
         self.clients: set[str] = set()
         self.answer: int | None = 200  # None: none comes
         self.questions = 0
@@ -506,16 +509,25 @@ class Watched:
         monkeypatch.setattr(self.pulse, "clients", lambda: set(self.clients))
         monkeypatch.setattr(self.pulse, "request", self.request)
 
-    def request(self, method: str, path: str, body: str | None = None, timeout: float = 5) -> tuple[int, str]:
+    def request(
+        self, method: str, path: str, body: str | None = None, timeout: float = 5, more: Any = None
+    ) -> tuple[int, str]:
         """Answer as the server."""
         if method == "GET":
             text = f'vllm:generation_tokens_total{{engine="0"}} {self.tokens}.0\n'
             text += f"vllm:num_requests_running {self.running}\nvllm:kv_cache_usage_perc {self.cache:g}\n"
+            for number, tokens in enumerate(self.copies, 1):
+                text += f'vllm:generation_tokens_total{{model_name="m",engine="{number}"}} {tokens}\n'
             return (200, text) if self.metrics else (404, "")
         self.questions += 1
-        if self.answer is None:
+        engine = (more or {}).get("X-data-parallel-rank")
+        self.asked.append(engine)
+        if self.answer is None or (engine and engine == self.frozen):
             raise Unanswered
-        self.tokens += self.answer == 200
+        if engine in (None, "0"):
+            self.tokens += self.answer == 200
+        else:
+            self.copies[int(engine) - 1] += self.answer == 200
         return self.answer, ""
 
     def after(self, seconds: float, *, working: bool = False) -> float:
@@ -524,7 +536,7 @@ class Watched:
         for _ in range(int(seconds / 5)):
             self.clock.now += 5
             self.tokens += working
-            found = self.pulse.idle_for(600)
+            found, self.engine = self.pulse.idle_for(600)
         return found
 
 
@@ -570,6 +582,35 @@ def test_a_frozen_engine_whose_gauges_report_nothing_is_known_by_a_question_that
     assert watched.after(600) >= 600
 
 
+@pytest.mark.parametrize("frozen", ["0", "1", "2"])
+def test_a_frozen_copy_is_known_although_the_others_work(watched: Watched, frozen: str) -> None:
+    watched.copies, watched.clients = [0, 0], {"client"}
+
+    def after(seconds: int) -> float:
+        found = 0.0
+        for _ in range(seconds // 5):
+            for number in {0, 1, 2} - {int(frozen)}:
+                if number:
+                    watched.copies[number - 1] += 3
+                else:
+                    watched.tokens += 3
+            found = watched.after(5)
+        return found
+
+    assert after(3600) == 0
+    watched.frozen = frozen
+    assert after(300) < 600
+    assert after(1200) >= 600 and watched.engine == frozen
+    # A copy that works is asked for nothing, and one probe waits.
+    assert set(watched.asked) == {frozen}
+
+
+def test_copies_without_requests_answer_their_probes_and_are_no_hang(watched: Watched) -> None:
+    watched.copies, watched.clients = [0], {"prometheus"}
+    assert watched.after(24 * 3600) == 0
+    assert {"0", "1"} == set(watched.asked) and watched.questions < 340
+
+
 def test_clients_that_give_up_and_come_again_are_waiting_too(watched: Watched) -> None:
     watched.answer = None
     for number in range(60):
@@ -588,7 +629,7 @@ def test_idle_servers_long_prompts_full_queues_and_servers_without_counters_are_
     for _ in range(60):
         watched.cache += 1e-05
         assert watched.after(30) < 60
-    watched.pulse.asked, watched.answer = None, 200
+    watched.pulse.engines["0"].asked, watched.answer = None, 200
     # A full queue: tokens come.
     watched.running = 64
     assert watched.after(3600, working=True) == 0
@@ -614,7 +655,7 @@ def test_a_frozen_server_ends_and_reports_why(
 ) -> None:
     told: list[dict[str, Any]] = []
     monkeypatch.setattr(supervisor, "notify", lambda **fields: told.append(fields))
-    still = [0.0, 300.0, 0.0, 600.0]
+    still = [(0.0, ""), (300.0, ""), (0.0, ""), (600.0, "")]
     monkeypatch.setattr(supervisor.Pulse, "idle_for", lambda *_: still.pop(0))
     one.judge_work()
     assert told == []

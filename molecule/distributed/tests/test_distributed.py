@@ -178,6 +178,17 @@ def test_a_ray_that_dies_takes_all_parts_with_it_and_no_other_model(host: Any) -
 
 @pytest.mark.long
 @pytest.mark.on(A)
+def test_a_frozen_copy_is_seen_although_the_other_one_works(host: Any, load: list[Answer]) -> None:
+    before, since = starts("copies"), time.time()
+    inside(B, "pkill --signal STOP --full EngineCore_DP1")
+    seen = partial(logged, A, "copies", "its engine 1 does no work", since)
+    assert eventually(seen, 600, pause=5)
+    assert not all_serve()
+    assert starts("copies")[0] not in before
+
+
+@pytest.mark.long
+@pytest.mark.on(A)
 def test_a_cut_network_is_seen_within_the_time_and_heals_by_itself(host: Any, load: list[Answer]) -> None:
     before = {model: starts(model) for model in PORTS}
     begun, since = time.monotonic(), time.time()
