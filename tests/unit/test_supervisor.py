@@ -16,6 +16,7 @@ from types import ModuleType
 from typing import Any
 
 import pytest
+from gaudi_serve.host.secret import secret_changed, secret_stale
 from gaudi_serve.monitoring.metrics import REASONS
 from gaudi_serve.platforms.between import verbs_nodes
 from gaudi_serve.stages.service import vllm_container
@@ -38,7 +39,10 @@ def one(supervisor: ModuleType, tmp_path: Path) -> Any:
     path = tmp_path / "qwq.json"
     path.write_text(json.dumps(vllm_container(plan)), encoding="utf-8")
     path.with_suffix(".env").write_text("A=1\n", encoding="utf-8")
-    return supervisor.Supervisor(path)
+    found = supervisor.Supervisor(path)
+    found.state = tmp_path / "state"
+    found.state.mkdir()
+    return found
 
 
 def test_pause_grows_with_every_failure_and_starts_again_with_another_launch(
@@ -167,6 +171,79 @@ def test_a_container_of_someone_else_is_left_alone(
     record["Config"]["Labels"] = {**one.labels(), "gaudi-serve.digest": "old"}
     assert not one.adopted()
     assert [call[0] for call in calls] == ["stop", "rm"]
+
+
+class WithSecret:
+    """A serving container with a secret, as its supervisor and the module that reads a host judge it."""
+
+    def __init__(self, one: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.one, self.file = one, one.path.with_suffix(".secret")
+        monkeypatch.setattr(one, "remove", lambda: None)
+        monkeypatch.setattr(
+            one, "inspect", lambda: {"Config": {"Labels": self.labels}, "State": {"Running": True, "StartedAt": "now"}}
+        )
+        self.start("VLLM_API_KEY=a\n")
+
+    def start(self, text: str) -> None:
+        """Give the container a secret, or none."""
+        self.file.unlink(missing_ok=True)
+        if text:
+            self.file.write_text(text, encoding="ascii")
+        self.labels = self.one.labels()
+
+    @property
+    def judged(self) -> tuple[bool, bool]:
+        """Return whether the server is taken over, and whether status and runs see other secrets."""
+        label = self.labels.get("gaudi-serve.secret")
+        unit = {
+            "container": {"running": True, "secret_mtime": self.labels["gaudi-serve.secret-mtime"]},
+            "secret_stale": secret_stale(self.file, label, self.one.key),
+            "secret_mtime": self.file.stat().st_mtime if self.file.exists() else None,
+        }
+        return self.one.adopted(), secret_changed(unit)
+
+
+SAME, OTHER = (True, False), (False, True)
+
+
+@pytest.fixture
+def secret(one: Any, monkeypatch: pytest.MonkeyPatch) -> WithSecret:
+    """Return it."""
+    return WithSecret(one, monkeypatch)
+
+
+def test_a_secret_that_was_touched_ends_no_server_and_another_one_does(secret: WithSecret) -> None:
+    assert secret.one.key.stat().st_mode & 0o777 == 0o600
+    assert sha256(secret.file.read_bytes()).hexdigest() not in secret.labels.values()
+    assert secret.judged == SAME
+    os.utime(secret.file, (1, 1))
+    secret.file.chmod(0o640)
+    assert secret.judged == SAME
+    secret.file.write_text("VLLM_API_KEY=b\n", encoding="ascii")
+    assert secret.judged == OTHER
+    secret.file.unlink()
+    assert secret.judged == OTHER
+    secret.start("")
+    assert secret.judged == SAME
+    secret.file.write_text("VLLM_API_KEY=a\n", encoding="ascii")
+    assert secret.judged == OTHER
+
+
+def test_the_time_of_a_secret_counts_where_nothing_else_is_known(secret: WithSecret) -> None:
+    # A container of an older version.
+    del secret.labels["gaudi-serve.secret"]
+    assert secret.judged == SAME
+    os.utime(secret.file, (1, 1))
+    assert secret.judged == OTHER
+    # A disk on which the key cannot be written.
+    secret.one.state = secret.one.state / "none"
+    secret.start("VLLM_API_KEY=a\n")
+    assert "gaudi-serve.secret" not in secret.labels and secret.judged == SAME
+    secret.one.state = secret.one.state.parent
+    # A lost key.
+    secret.start("VLLM_API_KEY=a\n")
+    secret.one.key.unlink()
+    assert secret.judged == SAME
 
 
 def test_cards_are_resolved_from_the_modules(
@@ -345,6 +422,7 @@ def test_a_lost_launch_file_is_waited_for_and_its_container_is_known(
 def test_version_that_runs_is_written_down(
     supervisor: ModuleType, one: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    one.state = one.path.parent / "none"
     one.record()
     assert "cannot record" in capsys.readouterr().out, "in a folder that is not there"
     one.state = one.path.parent
@@ -356,8 +434,6 @@ def test_version_that_runs_is_written_down(
 @pytest.fixture
 def adopted(one: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
     """Return a supervisor that has adopted its container, and counts its ends."""
-    one.state = one.path.parent / "state"
-    one.state.mkdir()
     monkeypatch.setattr(one, "adopted", lambda: True)
     monkeypatch.setattr(one, "follow", one.read_to_end.set)
     monkeypatch.setattr(one, "remove", lambda **_: None)

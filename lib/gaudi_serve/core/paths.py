@@ -18,6 +18,7 @@ def vllm_unit_paths(names: Sequence[str]) -> list[str]:
         for path in (
             *[f"{CONFIG}/{name}.{kind}" for kind in ("env", "json", "buckets", "ray", "token", "secret")],
             *[f"/var/lib/gaudi-serve/{name}/{record}.json" for record in ("smoke", "supervisor", "stopped", "ends")],
+            f"/var/lib/gaudi-serve/{name}/label.key",
             # The unit is last, so that the next run finds and finishes an interrupted one.
             f"{UNITS}/vllm-{name}.service",
         )

@@ -69,10 +69,30 @@ def secret_differs(path: Path, mark: str | None) -> bool:
 
 def secret_changed(unit: Mapping[str, Any]) -> bool:
     """Return whether a running container's secrets differ from the desired ones, by its unit in ``gaudi_services``."""
-    container = unit.get("container") or {}
-    mtime = unit.get("secret_mtime")
-    stale = (container.get("secret_mtime") or "") != (str(mtime) if mtime else "")
-    return bool(container.get("running")) and (stale or bool(unit.get("secret_differs")))
+    container, stale = unit.get("container") or {}, unit.get("secret_stale")
+    if stale is None:
+        # Containers of older versions have only the time of the file.
+        mtime = unit.get("secret_mtime")
+        stale = (container.get("secret_mtime") or "") != (str(mtime) if mtime else "")
+    return bool(container.get("running")) and (bool(stale) or bool(unit.get("secret_differs")))
+
+
+def secret_stale(path: Path, label: str | None, key: Path) -> bool | None:
+    """Return whether a secret file has other content than at the start of a container; None if unknown.
+
+    Args:
+        path: the secret file, which may be missing.
+        label: the digest that the supervisor has put on the container; empty without secrets.
+        key: the file with the key of that digest.
+    """
+    if label is None:
+        return None
+    try:
+        content = path.read_bytes() if path.exists() else b""
+        mine = hmac.new(key.read_bytes(), content, hashlib.sha256).hexdigest() if content else ""
+    except OSError:
+        return None
+    return not hmac.compare_digest(label, mine)
 
 
 def own_api_key(path: Path) -> str | None:
