@@ -188,7 +188,8 @@ def host_facts(
             name: {
                 **{key: unit[key] for key in keep},
                 **{"holds": name in holding, "secret_changed": secret_changed(unit)},
-                "stale": (unit["container"] or {}).get("stale", []),
+                **{"stale": [], "env_sha256": None},
+                **{key: value for key, value in (unit["container"] or {}).items() if key in ("stale", "env_sha256")},
             }
             for name, unit in units.items()
         },

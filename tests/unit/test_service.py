@@ -19,7 +19,7 @@ from gaudi_serve.host.adopt import adopt
 from gaudi_serve.host.observe_host import Listener
 from gaudi_serve.plan.changes import vllm_plan_changes
 from gaudi_serve.stages import image, service
-from helpers.plans import gaudi_host, model, planned
+from helpers.plans import gaudi_host, live_of, model, planned
 from helpers.services import SUPERVISOR, TEMPLATE, changes, digest, live
 
 
@@ -94,6 +94,25 @@ def test_a_secret_that_is_newer_than_its_container_restarts_it(models: list[dict
     same = {"running": True, "digest": models[0]["digest"], "secret_mtime": "5.0"}
     assert changes(models, live(models, secret_mtime=5.0, container=same))["restart"] == []
     assert changes(models, live(models, secret_mtime=6.0, container=same))["restart"] == ["qwq"]
+
+
+def test_a_container_that_was_started_with_an_edited_environment_is_seen(models: list[dict[str, Any]]) -> None:
+    planned_env = digest(service.vllm_service_files(models, TEMPLATE)["/etc/gaudi-serve/qwq.env"]["content"])
+    for env, restart in ((planned_env, []), ("edited", ["qwq"]), (None, [])):
+        container = {"running": True, "digest": models[0]["digest"], "secret_mtime": "", "env_sha256": env}
+        state = live(models, container=container)
+        found = changes(models, state)
+        assert found["restart"] == restart, env
+        drift = service.vllm_service_drift(found, state, models)
+        assert drift == ["model qwq: runs with an environment that was edited on the host"] * len(restart)
+        services = live_of({"models": models})
+        services["qwq"]["env_sha256"] = env
+        lines = vllm_plan_changes(models, services)
+        assert lines == (
+            ["~ qwq: restart", "    its environment is not the planned one: its file was edited before its start"]
+            if restart
+            else []
+        )
 
 
 def test_launch_file_and_unit(models: list[dict[str, Any]]) -> None:

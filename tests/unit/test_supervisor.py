@@ -216,6 +216,9 @@ def test_a_secret_that_was_touched_ends_no_server_and_another_one_does(secret: W
     assert secret.one.key.stat().st_mode & 0o777 == 0o600
     assert sha256(secret.file.read_bytes()).hexdigest() not in secret.labels.values()
     assert secret.judged == SAME
+    # Nor does an environment that was edited by hand; the next run restarts what was started with it.
+    secret.one.path.with_suffix(".env").write_text("A=2\n", encoding="utf-8")
+    assert secret.judged == SAME
     os.utime(secret.file, (1, 1))
     secret.file.chmod(0o640)
     assert secret.judged == SAME

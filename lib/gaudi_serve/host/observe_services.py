@@ -244,6 +244,7 @@ def _containers() -> dict[str, dict[str, Any]]:
             "digest": labels.get("gaudi-serve.digest"),
             "secret_mtime": labels.get("gaudi-serve.secret-mtime"),
             "secret": labels.get("gaudi-serve.secret"),
+            "env_sha256": labels.get("gaudi-serve.env"),
         }
     return found
 

@@ -148,6 +148,7 @@ SERVICE = {
     "active": Rule(is_flag, "must be true or false, without quotes", False),
     "holds": Rule(is_flag, "must be true or false, without quotes", False),
     "secret_changed": Rule(is_flag, "must be true or false, without quotes", False),
+    "env_sha256": Rule(is_line, "must be a text of one line", None),
     "stale": Rule(list_of(is_line), "must be a list of folders", []),
     "launch": Rule(_mapping, "must be a mapping of image, command, mounts and the like", {}),
     "env": Rule(_mapping, "must be a mapping of variables", {}),

@@ -128,8 +128,8 @@ class LiveModel:
     module_ids: its cards. port: on which it listens. active: its unit runs; holds: its container uses its cards and
     port. digest: of the launch with which it was started. launch, env: the content of its files, empty if they are
     missing; missing: the kinds of missing files. stale: files that changed after its start. secret_changed: its
-    secret changed after its start. supervisor: SHA-256 of the running supervisor, None if unknown. token: SHA-256 of
-    the secret that its hosts share.
+    secret changed after its start. env_sha256: of the environment with which it was started, None if unknown.
+    supervisor: SHA-256 of the running supervisor, None if unknown. token: SHA-256 of the secret that its hosts share.
     """
 
     module_ids: tuple[int, ...] = ()
@@ -142,6 +142,7 @@ class LiveModel:
     missing: tuple[str, ...] = ()
     stale: tuple[str, ...] = ()
     secret_changed: bool = False
+    env_sha256: str | None = None
     supervisor: str | None = None
     token: str | None = None
 
@@ -159,6 +160,7 @@ class LiveModel:
             missing=tuple(facts.get("lost") or ()),
             stale=tuple(facts.get("stale") or ()),
             secret_changed=bool(facts.get("secret_changed")),
+            env_sha256=facts.get("env_sha256"),
             supervisor=facts.get("supervisor"),
             token=facts.get("token_sha256"),
         )

@@ -13,7 +13,7 @@ from ..core.words import some_names
 from ..model.distributed import answers, hosts_of
 from ..model.host import LiveModel
 from ..stages.launch_view import View, cards_text, differences, launch_view
-from ..stages.service import MISSING, runs_as_planned, vllm_container
+from ..stages.service import MISSING, runs_as_planned, same_env, vllm_container
 
 
 def vllm_plan_changes(
@@ -72,6 +72,8 @@ def _of_model(name: str, model: Mapping[str, Any], live: LiveModel | None, super
 
 def _elsewhere(live: LiveModel, model: Mapping[str, Any]) -> str:
     """Return why a model restarts although its own launch is unchanged."""
+    if not same_env(live.env_sha256, model):
+        return "its environment is not the planned one: its file was edited before its start"
     now, then = live.launch.get("group") or {}, model.get("group") or {}
     if now.get("id") == then.get("id"):
         return "its files are newer than its server: an earlier run was interrupted"

@@ -136,6 +136,21 @@ def same_launch(digest: str | None, command: Sequence[str] | None, model: Mappin
     return digest == model["digest"] and (not command or list(command) == vllm_container(model)["command"])
 
 
+def env_text(model: Mapping[str, Any]) -> str:
+    """Return the environment file of a planned model."""
+    return "".join(f"{key}={value}\n" for key, value in sorted(model["env"].items()))
+
+
+def same_env(digest: str | None, model: Mapping[str, Any]) -> bool:
+    """Return whether a container was started with the planned environment.
+
+    Args:
+        digest: of the file that it was given; None for containers of older versions, which count as the same.
+        model: a model of a plan.
+    """
+    return digest in (None, _sha256(env_text(model)))
+
+
 def runs_as_planned(live: LiveModel, model: Mapping[str, Any]) -> bool:
     """Return whether a server's launch equals the planned one and it runs with the present weights.
 
@@ -143,7 +158,7 @@ def runs_as_planned(live: LiveModel, model: Mapping[str, Any]) -> bool:
         live: the model on its host.
         model: a model of a plan.
     """
-    return not live.stale and same_launch(live.digest, live.command, model)
+    return not live.stale and same_launch(live.digest, live.command, model) and same_env(live.env_sha256, model)
 
 
 def vllm_service_files(
@@ -163,7 +178,7 @@ def vllm_service_files(
     for model in models:
         name = model["name"]
         unit = rendered_text(unit_template, f"{name}: the unit's template cannot be rendered", model=model)
-        env = "".join(f"{key}={value}\n" for key, value in sorted(model["env"].items()))
+        env = env_text(model)
         launch = json.dumps(vllm_container(model), indent=2, sort_keys=True) + "\n"
         for path, content, mode in (
             (f"{UNITS}/vllm-{name}.service", unit, "0644"),
@@ -284,7 +299,7 @@ def _verdict(model: Mapping[str, Any], unit: Mapping[str, Any]) -> set[str]:
     container = unit.get("container") or {}
     secret = secret_changed(unit)
     same = same_launch(container.get("digest"), container.get("command"), model) and not secret
-    same = same and not container.get("stale")
+    same = same and not container.get("stale") and same_env(container.get("env_sha256"), model)
     # The model waits between two attempts with old input. A new run may have repaired the cause, so it restarts now.
     pauses = not container.get("running") and str(unit.get("status", "")).startswith("failed before")
     # After a boot, a unit without a container is about to create one from its old file.
@@ -570,6 +585,8 @@ def _runs_other(unit: Mapping[str, Any], model: Mapping[str, Any] | None) -> str
     command = container.get("command")
     if container.get("stale"):
         return f"has {', '.join(container['stale'])} as it was at its start; another folder has replaced it since"
+    if model and not same_env(container.get("env_sha256"), model) and container.get("digest") == model["digest"]:
+        return "runs with an environment that was edited on the host"
     now = vllm_container(model) if model and command else {}
     lines = differences(launch_view({**now, "command": command}, {}), launch_view(now, {})) if now else []
     return f"runs as it was planned before{': ' * bool(lines)}{'; '.join(lines)}"
