@@ -8,10 +8,13 @@ import os
 import signal
 import socket
 import subprocess
+import threading
 import time
 from dataclasses import asdict
 from hashlib import sha256
+from http.server import BaseHTTPRequestHandler
 from pathlib import Path
+from socketserver import UnixStreamServer as UnixServer
 from types import ModuleType
 from typing import Any
 
@@ -247,6 +250,53 @@ def test_the_time_of_a_secret_counts_where_nothing_else_is_known(secret: WithSec
     secret.start("VLLM_API_KEY=a\n")
     secret.one.key.unlink()
     assert secret.judged == SAME
+
+
+@pytest.mark.parametrize(
+    ("status", "body", "found"),
+    [
+        (200, {"State": {"Running": True}}, {"State": {"Running": True}}),
+        (404, {"message": "No such container: vllm-qwq"}, {}),
+        # Docker is there, and does not know.
+        (500, {"message": "shutting down"}, None),
+        (200, None, None),
+        (0, None, None),
+    ],
+)
+def test_docker_is_asked_by_its_own_interface(
+    supervisor: ModuleType,
+    one: Any,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    status: int,
+    body: Any,
+    found: Any,
+) -> None:
+    place = str(tmp_path / "d")
+    monkeypatch.setattr(supervisor, "DOCKER", place)
+    monkeypatch.setattr(supervisor, "docker", lambda *_, **__: pytest.fail("no client is started"))
+    if not status:
+        assert one.inspect() is None
+        return
+
+    class Answer(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            assert self.path == "/containers/vllm-qwq/json"
+            self.send_response(status)
+            self.end_headers()
+            self.wfile.write(json.dumps(body).encode() if body else b"{half")
+
+        def log_message(self, *_: object) -> None:
+            """Log nothing."""
+
+        def address_string(self) -> str:
+            return "a socket has none"
+
+    with UnixServer(place, Answer) as server:
+        thread = threading.Thread(target=server.handle_request)
+        thread.start()
+        assert one.inspect() == found
+        thread.join()
 
 
 def test_cards_are_resolved_from_the_modules(
