@@ -599,6 +599,21 @@ def test_a_server_that_was_stopped_has_not_ended_by_itself(adopted: Any, monkeyp
     assert ends(adopted) is None
 
 
+def test_a_model_that_is_stopped_on_all_hosts_has_failed_on_none(
+    supervisor: ModuleType, adopted: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def watch(_: object) -> None:
+        raise supervisor.SupervisorError("gaudi02: its unit was stopped", supervisor.OTHER_HOST)
+
+    monkeypatch.setattr(adopted, "watch", watch)
+    threading.Timer(0.1, adopted.stopping.set).start()
+    assert adopted.run() == 0 and ends(adopted) is None
+    # Only the other host was stopped.
+    adopted.stopping.clear()
+    monkeypatch.setattr(supervisor, "STOPPED_S", 0.1)
+    assert adopted.run() == 1 and ends(adopted)["counts"] == {"other_host": 1}
+
+
 def test_a_folder_that_is_full_keeps_no_server_from_its_next_start(supervisor: ModuleType, tmp_path: Path) -> None:
     supervisor.count_end(tmp_path / "not there", "crash", "x")
 

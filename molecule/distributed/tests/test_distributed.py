@@ -189,6 +189,18 @@ def test_a_frozen_copy_is_seen_although_the_other_one_works(host: Any, load: lis
 
 @pytest.mark.long
 @pytest.mark.on(A)
+def test_a_model_that_is_stopped_has_failed_on_no_host(playbook: Any) -> None:
+    for _ in range(2):
+        stopped = playbook("playbooks/stop.yml", model="split")
+        assert stopped.status == 0, stopped.text
+        assert [shown(name, "split", "ActiveState") for name in HOSTS["split"]] == [["inactive"], ["inactive"]]
+        begun = playbook("playbooks/start.yml", model="split")
+        assert begun.status == 0, begun.text
+    assert not all_serve()
+
+
+@pytest.mark.long
+@pytest.mark.on(A)
 def test_a_cut_network_is_seen_within_the_time_and_heals_by_itself(host: Any, load: list[Answer]) -> None:
     before = {model: starts(model) for model in PORTS}
     begun, since = time.monotonic(), time.time()
