@@ -24,8 +24,8 @@ options:
     elements: dict
     required: true
   health_only:
-    description: Whether to check only that every model is healthy and lists its name. Sends no test requests, records
-      nothing, and never fails.
+    description: Whether to check only that every model is healthy, lists its name and makes one token, or works for
+      other clients meanwhile. Sends no test requests, records nothing, and never fails.
     type: bool
     default: false
   api_keys:

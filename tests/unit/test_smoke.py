@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 from gaudi_serve.catalog.keys import SMOKE_KINDS
-from gaudi_serve.host.smoke import KINDS, Unhealthy, ask, right_capitals
+from gaudi_serve.host.smoke import KINDS, Unhealthy, ask, health, right_capitals
+from gaudi_serve.host.smoke import Server as Client
 from helpers.standin_host import Host
 from helpers.standin_server import SMALL, Server, multimodal
 
@@ -96,6 +97,37 @@ def test_a_hanging_server_is_given_up(start: Any) -> None:
     model = start(STANDIN_FAULT="hang_after_ready")
     with pytest.raises(Unhealthy, match="timed out"):
         ask(model, ["any"], 1)
+
+
+@pytest.mark.parametrize("task", ["generate", "embed", "score"])
+def test_a_model_that_works_is_healthy(start: Any, task: str) -> None:
+    smoke = {"generate": ["text"], "embed": ["embedding"], "score": ["rerank"]}[task]
+    assert health({**start("--task", task), "smoke": smoke}, 10) == ""
+    # A model that takes no such request, as one of speech, is judged by /health.
+    assert health({**start("--task", task), "smoke": ["rerank" if task != "score" else "embedding"]}, 10) == ""
+
+
+@pytest.mark.parametrize(
+    ("tokens", "said"),
+    [([7, 7], "it does no work: POST /v1/completions on port"), ([7, 8], ""), ([None, 8], "it does no work")],
+)
+def test_a_server_whose_engine_has_stopped_is_not_healthy_and_one_with_a_long_queue_is(
+    start: Any, monkeypatch: pytest.MonkeyPatch, tokens: list[float | None], said: str
+) -> None:
+    lines = Client.lines
+
+    def answers(self: Client, method: str, path: str, body: Any = None) -> Iterator[bytes]:
+        if path == "/metrics":
+            made = tokens.pop(0)
+            text = [] if made is None else [b"# HELP\n", b'vllm:generation_tokens_total{engine="0"} %d\n' % made]
+            return iter(text)
+        if path == "/v1/completions":
+            raise Unhealthy("POST /v1/completions on port 1: timed out")
+        return lines(self, method, path, body)
+
+    monkeypatch.setattr(Client, "lines", answers)
+    found = health({**start(), "smoke": ["text"]}, 10)
+    assert found.startswith(said) and bool(found) == bool(said)
 
 
 def test_another_model_and_no_server_are_named(start: Any) -> None:

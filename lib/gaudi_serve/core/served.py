@@ -25,3 +25,14 @@ def served_names(name: str, command: Sequence[Any]) -> tuple[str, ...]:
 def served_models(model: Mapping[str, Any]) -> list[Mapping[str, Any]]:
     """Return the models that a server serves. If there are several, each has its own name and smoke requests."""
     return [{**model, **one} for one in model.get("served") or [{}]]
+
+
+def smallest_request(one: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the smallest request that shows that a model works: ``{path, body}``, for one of served_models."""
+    served = one["served_model_name"]
+    if "embedding" in one["smoke"]:
+        return {"path": "/v1/embeddings", "body": {"model": served, "input": "a"}}
+    if "rerank" in one["smoke"]:
+        return {"path": "/v1/rerank", "body": {"model": served, "query": "a", "documents": ["a"]}}
+    # A prompt of one token ID: no client sends this, so that logs can distinguish it from traffic.
+    return {"path": "/v1/completions", "body": {"model": served, "prompt": [1], "max_tokens": 1}}

@@ -12,7 +12,7 @@ from typing import Any
 
 from ..core.hide import hidden
 from ..core.run import run, write_json
-from ..core.served import served_models
+from ..core.served import served_models, smallest_request
 from .media import PICTURE_COLOUR, film, picture, sound
 from .observe_services import STATE
 
@@ -33,7 +33,12 @@ CAPITALS = {
 
 
 class Unhealthy(Exception):
-    """The error in an answer."""
+    """The error in an answer. refused: the server does not take such a request, which shows nothing of its engine."""
+
+    def __init__(self, text: str, refused: bool = False) -> None:
+        """Save whether the request was refused."""
+        super().__init__(text)
+        self.refused = refused
 
 
 class Server:
@@ -62,7 +67,8 @@ class Server:
             response = connection.getresponse()
             if response.status != 200:
                 detail = self.excerpt(response.read(LONGEST).decode(errors="replace"))
-                raise Unhealthy(f"{method} {path} answered status {response.status}: {detail}")
+                text = f"{method} {path} answered status {response.status}: {detail}"
+                raise Unhealthy(text, refused=response.status // 100 == 4)
             for line in response:
                 if time.monotonic() > self.deadline:
                     raise Unhealthy(f"{method} {path} took longer than its limit")
@@ -140,16 +146,41 @@ def ask(model: Mapping[str, Any], kinds: Sequence[str], timeout: float, api_key:
 
 
 def health(model: Mapping[str, Any], timeout: float, api_key: str | None = None) -> str:
-    """Return why a model does not answer ``/health`` or list itself; empty on success; nothing is generated."""
+    """Return why a model does not answer ``/health``, list itself or make one token; empty on success."""
     try:
         for one in served_models(model):
             server = Server(one, timeout, api_key)
             for _ in server.lines("GET", "/health"):
                 pass
             _require_listed(server)
+            _require_work(one, timeout, api_key)
     except Unhealthy as problem:
         return str(problem)
     return ""
+
+
+def _require_work(model: Mapping[str, Any], timeout: float, api_key: str | None) -> None:
+    """Fail if a model does not answer the smallest request in time, and does no other work meanwhile.
+
+    A server may list its models for hours after its engine has stopped. If its queue is long, its counters move.
+    """
+    request, before = smallest_request(model), _tokens(model, timeout, api_key)
+    try:
+        Server(model, timeout, api_key).json("POST", request["path"], request["body"])
+    except Unhealthy as problem:
+        after = _tokens(model, timeout, api_key)
+        if not problem.refused and (None in (before, after) or before == after):
+            raise Unhealthy(f"it does no work: {problem}") from problem
+
+
+def _tokens(model: Mapping[str, Any], timeout: float, api_key: str | None) -> float | None:
+    """Return how many tokens a server has read and made; None if unknown."""
+    names = (b"vllm:generation_tokens_total", b"vllm:prompt_tokens_total")
+    try:
+        lines = [line for line in Server(model, timeout, api_key).lines("GET", "/metrics") if line.startswith(names)]
+        return sum(float(line.rsplit(maxsplit=1)[1]) for line in lines) if lines else None
+    except (Unhealthy, ValueError, LookupError):
+        return None
 
 
 def _require_listed(server: Server) -> None:

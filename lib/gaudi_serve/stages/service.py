@@ -18,7 +18,7 @@ from ..core.errors import InputError, is_number, near, readable, shown
 from ..core.images import vllm_image_id
 from ..core.paths import CONFIG, RAY_MEMBER, UNITS, vllm_unit_paths
 from ..core.run import sha256_text
-from ..core.served import served_models, served_names
+from ..core.served import served_models, served_names, smallest_request
 from ..core.templates import file_of, rendered_text, template_of
 from ..engines import engine_of
 from ..host.secret import given_secrets, secret_changed, secret_text
@@ -99,7 +99,8 @@ def vllm_container(model: Mapping[str, Any]) -> dict[str, Any]:
             raise InputError(f"{model['name']}: {key}: the launch has {', '.join(told)}, and the plan {model[key]}")
     numactl = ["numactl", *model["numactl"]] if model["numactl"] else []
     engine = engine_of(model)
-    probe = {"probe": _probe(model)}
+    # Its supervisor distinguishes a hung engine from an idle one by it.
+    probe = {"probe": smallest_request(served_models(model)[0])}
     command = [*numactl, *engine.command, *args]
     if ray := (model.get("group") or {}).get("ray"):
         settings = json.dumps(ray, sort_keys=True)
@@ -110,18 +111,6 @@ def vllm_container(model: Mapping[str, Any]) -> dict[str, Any]:
     group = {key: value for key, value in (model.get("group") or {}).items() if key not in ("ray", "tokens")}
     between = {"group": group} if group else {}
     return {**{key: model[key] for key in LAUNCH_KEYS}, **own, **between}
-
-
-def _probe(model: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the smallest request to a server, by which its supervisor distinguishes a hung engine from an idle one."""
-    first = served_models(model)[0]
-    served = first["served_model_name"]
-    if "embedding" in first["smoke"]:
-        return {"path": "/v1/embeddings", "body": {"model": served, "input": "a"}}
-    if "rerank" in first["smoke"]:
-        return {"path": "/v1/rerank", "body": {"model": served, "query": "a", "documents": ["a"]}}
-    # A prompt of one token ID: no client sends this, so that logs can distinguish it from traffic.
-    return {"path": "/v1/completions", "body": {"model": served, "prompt": [1], "max_tokens": 1}}
 
 
 def same_launch(digest: str | None, command: Sequence[str] | None, model: Mapping[str, Any]) -> bool:
@@ -148,7 +137,7 @@ def same_env(digest: str | None, model: Mapping[str, Any]) -> bool:
         digest: of the file that it was given; None for containers of older versions, which count as the same.
         model: a model of a plan.
     """
-    return digest in (None, _sha256(env_text(model)))
+    return digest is None or digest == _sha256(env_text(model))
 
 
 def runs_as_planned(live: LiveModel, model: Mapping[str, Any]) -> bool:

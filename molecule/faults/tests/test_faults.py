@@ -106,6 +106,11 @@ def test_an_engine_that_is_frozen_behind_a_good_health_page_is_started_again(
     host: Any, playbook: Any, ask: Any, journal: Any, started: Any, other_serves_on: Any
 ) -> None:
     before = started("qwq-32b")
+    host.check_output("docker exec vllm-qwq-32b touch /tmp/frozen")
+    # Its list of models answers as before.
+    status = playbook("playbooks/status.yml", *LIMIT)
+    assert status.status != 0 and "it does no work" in status.flat, status.text
+    host.check_output("docker exec vllm-qwq-32b rm /tmp/frozen")
     assert playbook(MODELS, *LIMIT, **wish(hang_timeout_s=8)).status == 0
     assert started("qwq-32b") == before
     host.check_output("docker exec vllm-qwq-32b touch /tmp/frozen")
