@@ -56,6 +56,12 @@ def test_a_healthy_model_passes_every_kind_it_has(start: Any) -> None:
         ask(model, ["text"], 20)
 
 
+@pytest.mark.parametrize("planned", [256, None])
+def test_a_short_context_gets_no_more_than_fits(start: Any, planned: int | None) -> None:
+    model = start(*TOOLS, "--max-model-len", "256")
+    assert ask({**model, "max_model_len": planned}, ["text", "tools"], 20)["text"].startswith("1. France - Paris")
+
+
 @pytest.mark.parametrize(("task", "kind"), [("embed", "embedding"), ("score", "rerank")])
 def test_models_without_text_are_asked_for_what_they_do(start: Any, task: str, kind: str) -> None:
     model = start("--task", task)

@@ -18,6 +18,14 @@ qwen3_5 qwen3_5_moe qwen3_moe qwen3_next qwen3_vl qwen3_vl_moe roberta solar sta
 xlm_roberta
 """
 SERVED = {"gaudi": frozenset(GAUDI.split())}
+# Of these: model types whose models take text only.
+TEXT = """
+baichuan bloom cohere cohere2 deepseek_v2 deepseek_v3 deepseek_v32 ernie4_5 ernie4_5_moe falcon gemma gemma2
+gemma3_text gemma4_text glm glm4 glm4_moe gpt2 gpt_bigcode gpt_neox gpt_oss granite granitemoe granitemoehybrid
+hunyuan_v1_dense hunyuan_v1_moe internlm2 llama llama4_text minimax_m2 mistral mixtral mpt opt phi phi3 qwen2 qwen2_moe
+qwen3 qwen3_moe qwen3_next stablelm starcoder2
+"""
+TEXT_ONLY = frozenset(TEXT.split())
 PLAIN = {name: {one.replace("_", ""): one for one in kinds} for name, kinds in SERVED.items()}
 ENDS = ("forcausallm", "forconditionalgeneration", "lmheadmodel", "model", "forsequenceclassification")
 

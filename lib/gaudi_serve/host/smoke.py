@@ -20,6 +20,7 @@ EVERYWHERE = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104 - where to reac
 QUESTION = "List 3 countries and their capitals."
 # Enough for a model that thinks first; most answers end much earlier.
 TEXT_TOKENS, SHORT_TOKENS = 384, 32
+QUESTION_TOKENS = 1024  # The most of a question, with the template and the system prompt that a server adds.
 LONGEST, SHOWN = 2**16, 400  # characters of an error that are read, and that a message shows
 CAPITALS = {
     **{"argentina": "buenos aires", "australia": "canberra", "austria": "vienna", "brazil": "brasília|brasilia"},
@@ -47,6 +48,7 @@ class Server:
     def __init__(self, model: Mapping[str, Any], timeout: float, api_key: str | None) -> None:
         """Save the address of the server, and compute the deadline."""
         self.model, self.name = model, str(model["served_model_name"])
+        self.context = model.get("max_model_len")
         self.deadline = time.monotonic() + timeout
         self.headers = {"Content-Type": "application/json"}
         self.secrets = [api_key]
@@ -121,8 +123,16 @@ class Server:
     def chat(self, content: Any, max_tokens: int, what: str) -> dict[str, Any]:
         """Send one request and return ``text``, ``finish_reason``, ``first_token_s``, ``total_s`` (seconds)."""
         messages = [{"role": "user", "content": content}]
-        body = {"messages": messages, "max_tokens": max_tokens, "stream": True}
-        return _streamed(self, body, what)
+        return _streamed(self, {"messages": messages, **self.limit(max_tokens), "stream": True}, what)
+
+    def limit(self, tokens: int) -> dict[str, int]:
+        """Return the limit of an answer for a request.
+
+        Without one, a server answers until its context is full. It refuses a limit beyond that, so a short context
+        gets none.
+        """
+        fits = not isinstance(self.context, int) or tokens + QUESTION_TOKENS <= self.context
+        return {"max_tokens": tokens} if fits else {}
 
 
 def ask(model: Mapping[str, Any], kinds: Sequence[str], timeout: float, api_key: str | None = None) -> dict[str, Any]:
@@ -186,11 +196,13 @@ def _tokens(model: Mapping[str, Any], timeout: float, api_key: str | None) -> fl
 def _require_listed(server: Server) -> None:
     listed = server.json("GET", "/v1/models")
     try:
-        names = [entry["id"] for entry in listed["data"]]
-    except (LookupError, TypeError) as problem:
+        contexts = {entry["id"]: entry.get("max_model_len") for entry in listed["data"]}
+    except (AttributeError, LookupError, TypeError) as problem:
         raise Unhealthy(f"/v1/models is not vLLM's: {server.excerpt(listed)}; is another program there?") from problem
-    if server.name not in names:
-        raise Unhealthy(f"/v1/models lists {server.excerpt(names)}, not {server.name}")
+    if server.name not in contexts:
+        raise Unhealthy(f"/v1/models lists {server.excerpt([*contexts])}, not {server.name}")
+    # Also known if vLLM chose its context itself.
+    server.context = contexts[server.name] or server.context
 
 
 def _streamed(server: Server, body: Mapping[str, Any], what: str) -> dict[str, Any]:
@@ -265,7 +277,7 @@ def _tools(server: Server) -> None:
         "messages": [{"role": "user", "content": "What is the weather in Paris now? Use the tool."}],
         "tools": [{"type": "function", "function": function}],
         "tool_choice": "auto",
-        "max_tokens": TEXT_TOKENS,
+        **server.limit(TEXT_TOKENS),
     }
     answer = server.json("POST", "/v1/chat/completions", body)
     try:

@@ -20,7 +20,7 @@ from ..platforms import PLATFORMS, Platform, platform_of
 from ..platforms.releases import made_for, rows_of
 from .loads import load_problems
 from .request import Mistake, ResolvedModel, Site
-from .sharing import kind_problems, sharing_problems
+from .sharing import kind_problems, sharing_problems, smoke_problems
 from .version import served_by, stated_version, version_problems
 
 
@@ -89,7 +89,7 @@ def _model_problems(spec: Spec, host: Host, weights: WeightsFacts, release: str,
         # A model cannot be checked against a wrong description.
         key, value, where = weights.said(spec)
         return [(key, value, where + text) for text in wrong]
-    problems = load_problems(spec, host, weights, release)
+    problems = load_problems(spec, host, weights, release) + smoke_problems(spec, weights)
     return problems + shape_problems(spec, weights.architecture, even_heads=platform_of(host.accelerator).even_heads)
 
 

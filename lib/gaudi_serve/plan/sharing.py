@@ -6,6 +6,7 @@ from collections.abc import Iterable
 
 from ..core.errors import Problem, shown
 from ..engines import ENGINES, Engine
+from ..engines.architectures import TEXT_ONLY
 from ..model.shared import SHARED
 from ..model.spec import Spec
 from ..model.weights import WeightsFacts
@@ -18,6 +19,10 @@ ASKED = {
     "convert": {"embed": ["embedding"], "classify": ["rerank"]},
     "runner": {"pooling": ["embedding"]},
 }
+# Without these options a server refuses a request that lets the model choose a tool.
+TOOL_KEYS = {"enable_auto_tool_choice": "true", "tool_call_parser": "hermes (or another parser)"}
+# Smoke requests with something other than text.
+MEDIA = ("image", "audio", "video")
 GENERATES = ("ForCausalLM", "ForConditionalGeneration", "LMHeadModel")
 
 
@@ -85,3 +90,24 @@ def kind_problems(spec: Spec, weights: WeightsFacts) -> list[Problem]:
         return [(key, value, allowed)]
     allowed = "is required because its config.json is unknown: embed (vectors) or score (reranking)"
     return [] if names or smoke else [("task", None, allowed)]
+
+
+def smoke_problems(spec: Spec, weights: WeightsFacts) -> list[Problem]:
+    """Return the problems with smoke requests that the model of an entry cannot answer."""
+    smoke, found = spec.get("smoke") or [], weights.architecture
+    media = [kind for kind in MEDIA if kind in smoke]
+    if media and found.kind in TEXT_ONLY and not found.sees:
+        where = "its config.json has" if weights.on_host else "it has"
+        allowed = f"{where} model_type {shown(found.kind)}, which takes only text; leave out {', '.join(media)}"
+        return [("smoke", smoke, allowed)]
+    missing = [key for key in TOOL_KEYS if not _is_set(spec, key)]
+    if "tools" not in smoke or not missing:
+        return []
+    remedy = " and ".join(f"{key}: {TOOL_KEYS[key]}" for key in missing)
+    return [("smoke", smoke, f"needs a server that calls tools: set {remedy}, or leave out tools")]
+
+
+def _is_set(spec: Spec, key: str) -> bool:
+    option = f"--{key.replace('_', '-')}"
+    args = [str(one).partition("=")[0].replace("_", "-") for one in spec.get("extra_args") or []]
+    return bool(spec.get(key)) or option in args
