@@ -131,3 +131,41 @@ def test_a_changed_option_restarts_once_and_then_stands_in_the_order_of_names(pr
     assert first.endswith(": restart")
     assert len(lines) == 1
     assert "--seed" in lines[0]
+
+
+DEFAULTS: list[tuple[str, dict[str, Any]]] = [
+    ("aice_1_21", {"gpu_memory_utilization": 0.9, "seed": 0}),
+    ("aice_1_21", {"distributed_executor_backend": "mp", "pipeline_parallel_size": 1}),
+    ("deepseek_r1", {"gpu_memory_utilization": 0.85, "enable_lora": False}),
+    ("vllm", {"trust_remote_code": False, "kv_cache_dtype": "auto", "tensor_parallel_size": 1}),
+    ("vllm", {"image": "vllm/vllm-openai-cpu:v0.20.0", "gpu_memory_utilization": 0.9}),
+    ("vllm", {"image": "vllm/vllm-openai-cpu:v0.32.0", "gpu_memory_utilization": 0.92}),
+]
+
+
+@pytest.mark.parametrize(("profile", "written"), DEFAULTS)
+def test_an_option_at_its_default_restarts_nothing(profile: str, written: dict[str, Any]) -> None:
+    short = WISHES[profile] | ({"image": written["image"]} if "image" in written else {})
+    for before, after in ((short, {**short, **written}), ({**short, **written}, short)):
+        services = live_of({"models": [only(profile, before)]})
+        now = only(profile, after, services=services)
+        assert vllm_plan_changes([now], services) == []
+        assert service.vllm_container(now) == services[now["name"]]["launch"]
+    # The launch file is lost: no more is known of the server than its digest.
+    services = live_of({"models": [only(profile, short)]})
+    del services[now["name"]]["launch"]
+    assert only(profile, {**short, **written}, services=services)["digest"] == services[now["name"]]["digest"]
+
+
+@pytest.mark.parametrize(
+    "written",
+    [
+        {"image": "vllm/vllm-openai-cpu:v0.20.0", "gpu_memory_utilization": 0.92},
+        {"gpu_memory_utilization": 0.9},  # The version of this image is unknown.
+        {"trust_remote_code": True},
+    ],
+)
+def test_an_option_at_another_value_restarts(written: dict[str, Any]) -> None:
+    short = WISHES["vllm"] | ({"image": written["image"]} if "image" in written else {})
+    services = live_of({"models": [only("vllm", short)]})
+    assert vllm_plan_changes([only("vllm", {**short, **written}, services=services)], services)[0].endswith("restart")

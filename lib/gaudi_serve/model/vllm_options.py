@@ -132,3 +132,16 @@ def vllm_options(release: str) -> frozenset[str]:
 BLOCK = 128  # tokens of a KV-cache block
 # max_model_len as the user writes it and as the plan stores it: vLLM chooses the longest context that fits.
 AUTO_LENGTHS, AUTO_LENGTH, AUTO_LENGTH_SINCE = ("auto", -1), -1, "0.14"
+# Defaults that all of these releases have, as arguments. With or without them, a server starts the same.
+DEFAULTS = {
+    **dict.fromkeys(
+        """
+        disable-custom-all-reduce disable-log-stats enable-auto-tool-choice enable-expert-parallel enable-lora
+        enable-sleep-mode enforce-eager fully-sharded-loras skip-tokenizer-init trust-remote-code
+        """.split(),
+        "false",
+    ),
+    **dict.fromkeys("config-format dtype kv-cache-dtype load-format model-impl tokenizer-mode".split(), "auto"),
+    **dict.fromkeys("data-parallel-size pipeline-parallel-size tensor-parallel-size max-loras".split(), "1"),
+    **{"max-lora-rank": "16", "scheduling-policy": "fcfs", "cpu-offload-gb": "0", "response-role": "assistant"},
+}

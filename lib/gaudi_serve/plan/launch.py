@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from itertools import chain
+from itertools import chain, pairwise
 from typing import Any
 
 from ..catalog.keys import OWN_KEYS, findings
@@ -13,11 +13,13 @@ from ..core.errors import label, mapping, refusal, shown, whole
 from ..core.paths import CONFIG
 from ..engines import ENGINES, Launch, engine_of, profile_of
 from ..engines.base import option_arguments
+from ..memory.vllm import utilization
 from ..model.host import Card, Host, LiveModel
 from ..model.spec import Spec
-from ..model.vllm_options import OPTION_NAMES
+from ..model.vllm_options import DEFAULTS, OPTION_NAMES
 from ..platforms import PLATFORMS, DeviceAccess, Platform, platform_of
 from ..platforms.hl_smi import LARGEST_NUMBER, is_cpu_range
+from ..platforms.releases import vllm_of
 from .between import crosses_nics, with_nics
 from .distributed import mounts_between, variables_between
 from .model import Container, Placement
@@ -255,9 +257,9 @@ def _arguments(container: Container, spec: Spec, placed: Spec, placement: Placem
 
     The options are sorted by name, because AWX sorts the keys of every variable, which loses the inventory's order. A
     server that an earlier version of the toolkit launched can run with the same options in another order. That order
-    stays, so that the server is not restarted. Only the order of these options comes from the running server. The
-    engine's own arguments and the served name always come from the plan. If the live command is unknown, the digest
-    shows whether the inventory's order was used.
+    stays, so that the server is not restarted. It also stays if it only has or lacks options with the value that the
+    server uses without them. Nothing else comes from the running server: the engine's own arguments and the served
+    name are those of the plan. If the live command is unknown, the digest shows whether the inventory's order was used.
 
     Args:
         container: The rest of the container, with the engine's own arguments in ``args``.
@@ -278,15 +280,17 @@ def _arguments(container: Container, spec: Spec, placed: Spec, placement: Placem
         requested = {key: value for key, value in spec.items() if key not in used}
     options = [part for key, value in requested.items() if (part := option_arguments(key, value))]
     options = [part for part in options if not (spec.members and _is_there(part, head))]
-    by_name = list(chain(*sorted(options)))
     before = len(engine.command) + (1 + len(container.numactl) if container.numactl else 0) + len(head)
     present = list(live.command[before : len(live.command) - len(tail)])
-    orders = [by_name, list(chain(*options)), *([present] if _same_options(present, options) else [])]
-    for order in orders:
+    in_force = {**_defaults(spec), **_by_option(head)}
+    always = {option[0] for key in engine.defaults if (option := option_arguments(key, requested.get(key)))}
+    least = [part for part in options if part[0] in always or not _by_option(part).items() <= in_force.items()]
+    orders = [list(chain(*some)) for some in (sorted(options), options, sorted(least), least)]
+    for order in [*orders, *([present] if _same_options(present, options, in_force) else [])]:
         args = [*head, *order, *tail]
         if replace(container, args=args).of_digest(spec, placement) == live.digest:
             return args
-    return [*head, *by_name, *tail]
+    return [*head, *orders[0], *tail]
 
 
 def _is_there(option: Sequence[str], args: Sequence[str]) -> bool:
@@ -294,16 +298,21 @@ def _is_there(option: Sequence[str], args: Sequence[str]) -> bool:
     return _by_option(option).items() <= _by_option(args).items()
 
 
-def _same_options(present: Sequence[str], options: Sequence[list[str]]) -> bool:
-    """Return whether arguments are these options in any order."""
-    left = {option[0]: option for option in options}
-    place = 0
-    while place < len(present):
-        option = left.pop(present[place], [])
-        if not option or list(present[place : place + len(option)]) != option:
-            return False
-        place += len(option)
-    return not left
+def _defaults(spec: Spec) -> dict[str, str]:
+    """Return vLLM's defaults as _by_option returns arguments, as far as they are known for the model's version."""
+    known = {f"--{name}": value for name, value in DEFAULTS.items()}
+    version = spec.get("vllm_version") or vllm_of(str(spec.get("image") or ""))
+    return {**known, "--gpu-memory-utilization": f"{utilization(version):g}"} if version else known
+
+
+def _same_options(present: Sequence[str], options: Sequence[list[str]], in_force: Mapping[str, str]) -> bool:
+    """Return whether arguments are these options in any order. Options that are in force anyway do not count."""
+    starts = [place for place, word in enumerate(present) if word.startswith("--")]
+    if present and starts[:1] != [0]:
+        return False
+    live = [list(present[start:end]) for start, end in pairwise([*starts, len(present)])]
+    different = [one for one in (*live, *options) if (one in live) != (one in options)]
+    return all(_by_option(one).items() <= in_force.items() for one in different)
 
 
 def _cache_path(spec: Spec, host: Host, release: str) -> str | None:
