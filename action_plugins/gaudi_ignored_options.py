@@ -13,7 +13,7 @@ LIB = str(Path(__file__).resolve().parents[1] / "lib")
 if LIB not in sys.path:
     sys.path.insert(0, LIB)
 
-from gaudi_serve.inventory.variables import ignored_options  # noqa: E402
+from gaudi_serve.inventory.variables import ignored_options, misplaced_keys  # noqa: E402
 
 
 class ActionModule(ActionBase):  # type: ignore[misc]  # ansible-core has no type information
@@ -24,9 +24,9 @@ class ActionModule(ActionBase):  # type: ignore[misc]  # ansible-core has no typ
     _requires_connection = False
 
     def run(self, tmp: Any = None, task_vars: dict[str, Any] | None = None) -> dict[str, Any]:
-        """Return one warning that names all of these variables; none if no host has one."""
+        """Return the warnings that name these variables; none if no host has one."""
         result: dict[str, Any] = super().run(tmp, task_vars)
         variables = task_vars or {}
-        hosts = [variables["hostvars"][host] for host in variables["groups"]["all"]]
-        warnings = ignored_options(hosts, load_extra_vars(self._loader))
+        hosts = {host: variables["hostvars"][host] for host in variables["groups"]["all"]}
+        warnings = [*ignored_options(hosts.values(), load_extra_vars(self._loader)), *misplaced_keys(hosts)]
         return {**result, "changed": False, "warnings": warnings}

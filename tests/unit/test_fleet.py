@@ -321,3 +321,18 @@ def test_an_entry_of_the_catalog_is_tried_as_if_every_host_served_it() -> None:
     for wrong, shown in (("qwen3-8", "'qwen3-8'"), (["qwen3-8b"], '["qwen3-8b"]')):
         (error,) = vllm_fleet_plan({"a": known(plan_try=wrong)}, ["a"], [BUILTIN])["errors"]
         assert error["message"].startswith(f"a: plan_try {shown}: is not an entry of the catalog of this host")
+
+
+def test_more_servers_than_the_fleet_has_are_warned_of() -> None:
+    hosts = {name: known(vllm_models=[model(min_available=2)]) for name in "ab"}
+    assert "min_available" not in str(vllm_fleet_plan(hosts, ["a", "b"], [])["warnings"])
+    hosts["a"]["vllm_models"] = [model(min_available=3)]
+    text = (
+        "a: model qwq: min_available 3 is more than the fleet's 2 servers of qwq: a rollout refuses to take any of "
+        "them down"
+    )
+    assert text in vllm_fleet_plan(hosts, ["a", "b"], [])["warnings"]
+    # What the hosts that are not planned serve is unknown.
+    assert "min_available" not in str(vllm_fleet_plan(hosts, ["a"], [])["warnings"])
+    stopped = {**hosts, "b": known(vllm_models=[model(state="stopped")])}
+    assert "the fleet's 1 server of qwq" in vllm_fleet_plan(stopped, ["a", "b"], [])["warnings"][-1]

@@ -61,7 +61,18 @@ def test_every_input_of_the_roles_is_checked_and_their_defaults_are_right() -> N
         ("vllm_images", [{"name": "a:1", "archve": "/x"}], "g: vllm_images: a:1: archve '/x': must be one of acc"),
         ("vllm_images", [{"name": "a:1", "archive": "a\nb"}], "g: vllm_images: a:1: archive 'a\\nb': must be a quo"),
         ("vllm_secrets", {"m": {"A": "s3cret\n"}}, "g: vllm_secrets: m: A must be one line of printable text"),
-        ("vllm_model_defaults", [], "g: vllm_model_defaults []: must be a mapping of keys that every model takes"),
+        ("vllm_model_defaults", [], "g: vllm_model_defaults []: must be a mapping of keys that every model takes, wi"),
+        (
+            "vllm_model_defaults",
+            {"name": "x", "image": "i"},
+            'g: vllm_model_defaults {"name": "x", "image": "i"}: must be a mapping of keys that every model takes, '
+            "without hosts, model, name",
+        ),
+        (
+            "vllm_images",
+            [{"name": "a:1"}, {"name": "docker.io/a:1", "archive": "/x"}],
+            "g: vllm_images: name 'docker.io/a:1': has another entry; leave one of them out",
+        ),
         ("vllm_catalog_dirs", ["/nowhere"], "g: vllm_catalog_dirs: /nowhere: no such folder"),
         ("rollout_drain_timeout", "ten", "g: rollout_drain_timeout 'ten': must be an integer of seconds from 1 to"),
         ("link_validation_env", {"A": "b\nc"}, 'g: link_validation_env {"A": "b\\nc"}: must be a mapping of environ'),

@@ -9,8 +9,10 @@ from typing import Any
 
 import pytest
 import yaml
+from gaudi_serve.awx.settings import awx_models
 from gaudi_serve.catalog.files import model_catalog
 from gaudi_serve.catalog.merge import model_weights
+from gaudi_serve.model.distributed import host_models
 from gaudi_serve.plan.cost import start_timeout
 from gaudi_serve.plan.host import vllm_plan
 from gaudi_serve.plan.launch import vllm_launch
@@ -163,6 +165,30 @@ def test_catalog_entry_is_taken_and_overridden() -> None:
     (one,) = vllm_plan([{"name": "mine", "model": "qwq-32b", "port": 9}], gaudi_host(), catalog)["models"]
     assert (one["name"], one["port"]) == ("mine", 9)
     assert one["args"][one["args"].index("--max-num-seqs") + 1] == "16"
+
+
+def test_a_model_without_a_name_has_that_of_its_catalog_entry() -> None:
+    catalog = {"qwq-32b": {key: value for key, value in model().items() if key != "name"}}
+    (one,) = vllm_plan([{"model": "qwq-32b"}], gaudi_host(), catalog)["models"]
+    assert (one["name"], one["served_model_name"]) == ("qwq-32b", "qwq-32b")
+    assert host_models([{"model": "x"}], [], "a") == [{"model": "x", "name": "x"}]
+    (part,) = host_models(None, [{"model": "x", "hosts": ["a", "b"]}], "a", {"x": ["b", "a"]})
+    assert (part["name"], part["hosts"]) == ("x", {"names": ["b", "a"], "rank": 1})
+    assert awx_models([[{"model": "x"}, {"name": "y", "model": "x"}]]) == ["x", "y"]
+    (error,) = vllm_plan([{"model": "QWQ"}], gaudi_host(), catalog, host_name="a")["errors"]
+    assert error["message"].startswith("a: model QWQ: model 'QWQ': is not in the catalog")
+
+
+def test_a_time_limit_below_the_estimated_start_is_warned_of() -> None:
+    usual = planned(model())["models"][0]
+    seconds = round(65e9 / 1.5e9) + usual["warmup_s"]
+    text = (
+        f"gaudi01: model qwq: start_timeout_s 60 is below the estimated start of {seconds} s, which reads 60 GiB of "
+        "weights and warms up: systemd ends the server before it answers"
+    )
+    assert text in planned(model(start_timeout_s=60))["warnings"]
+    for limit in ({}, {"start_timeout_s": seconds + 1}):
+        assert not [one for one in planned(model(**limit))["warnings"] if "start_timeout_s" in one]
 
 
 def test_of_a_hybrid_the_plan_reports_what_it_does_not_know() -> None:

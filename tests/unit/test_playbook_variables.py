@@ -11,7 +11,7 @@ from ansible.template import trust_as_template
 from gaudi_serve.awx.settings import awx_refusal
 from gaudi_serve.core.options import OPTIONS
 from gaudi_serve.inventory.rendered import Variables
-from gaudi_serve.inventory.variables import HANDED, INPUTS, inventory_refusal
+from gaudi_serve.inventory.variables import HANDED, INPUTS, inventory_refusal, misplaced_keys
 from helpers.inventories import ROOT
 from helpers.plans import gaudi_host
 from helpers.plugins import acting, load
@@ -110,6 +110,21 @@ def test_a_run_warns_of_options_that_playbooks_set_themselves(monkeypatch: pytes
     for name, source in HANDED.items():
         (row,) = (line for line in pages.splitlines() if line.startswith(f"| `{name}` |"))
         assert f"Playbooks set it from {source}." in row
+
+
+def test_keys_of_a_model_beside_its_entry_are_warned_of() -> None:
+    one: dict[str, Any] = {"vllm_models": [], "max_num_seqs": 8, "env": {"A": "1"}, "image": "vllm:1"}
+    other = {"vllm_models": [], "max_num_seqs": 8, "env": "production", "image": "debian", "vllm_images": None}
+    hosts = {
+        "a": {**one, "vllm_images": [{"name": "vllm:1"}]},
+        "b": {**other, "log_level": "debug", "dtype": "auto", "extra_args": []},
+        "gateway": {"max_num_seqs": 8},
+    }
+    assert misplaced_keys(hosts) == [
+        "a, b: variable max_num_seqs is a key of a model: put it into the entry of vllm_models",
+        "a: variable env is a key of a model: put it into the entry of vllm_models",
+        "a: variable image is a key of a model: put it into the entry of vllm_models",
+    ]
 
 
 @pytest.mark.parametrize(

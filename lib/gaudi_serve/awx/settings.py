@@ -13,6 +13,7 @@ from ..core.checks import is_flag_text, is_true
 from ..core.errors import InputError, has_login, known, mapping, one_line, readable, refusal, shown, whole
 from ..gateway.fleet import secret_problem
 from ..host.secret import given_secrets
+from ..model.shared import with_name
 from ..stages.image import are_logins
 
 Known = Mapping[str, Any]
@@ -243,7 +244,8 @@ def awx_models(of_hosts: Iterable[Any]) -> list[str]:
     Args:
         of_hosts: ``vllm_models`` of each host.
     """
-    models = (one for models in of_hosts if isinstance(models, list) for one in models if isinstance(one, Mapping))
+    lists = (models for models in of_hosts if isinstance(models, list))
+    models = (with_name(one) for models in lists for one in models if isinstance(one, Mapping))
     return list(dict.fromkeys(str(one["name"]) for one in models if isinstance(one.get("name"), str)))
 
 

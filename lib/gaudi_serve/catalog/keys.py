@@ -18,7 +18,7 @@ from ..engines import ENGINES
 from ..model.config_json import sound
 from ..model.distributed import PORT, PORTS, part_problem
 from ..model.objectives import read_objectives
-from ..model.shared import OWN, SHARED, TAKEN, key_of, of_server, shared_problem
+from ..model.shared import OWN, SHARED, TAKEN, key_of, of_server, shared_problem, with_name
 from ..model.vllm_options import AUTO_LENGTHS, OPTION_NAMES
 from ..platforms import card_variables
 from .source import source_problem
@@ -374,7 +374,7 @@ def _members(models: Sequence[Mapping[str, Any]]) -> Iterator[Problem]:
         known = OWN_KEYS | OPTION_NAMES
         server = [key for key in model if key in known and key not in (*OWN, *TAKEN, *SECRET_OPTIONS)]
         yield from ((key_of(place, key), _shown(key, model[key]), of_server(key)) for key in server)
-        own = {key: value for key, value in model.items() if key not in server}
+        own = with_name({key: value for key, value in model.items() if key not in server})
         yield from ((key_of(place, key), value, allowed) for key, value, allowed in findings(own))
 
 

@@ -10,7 +10,7 @@ from ..core.errors import shown
 from ..engines import ENGINES, profile_of, with_executor
 from ..model.draft import draft_model
 from ..model.host import Host
-from ..model.shared import OWN, SHARED, TAKEN, members
+from ..model.shared import OWN, SHARED, TAKEN, members, with_name
 from ..model.spec import Spec
 from ..platforms import platform_of
 
@@ -36,7 +36,7 @@ def merged(
     The variables of ``env`` are merged one by one. Keys under the name of the model's engine in a catalog entry
     override the entry's common keys. Without a host and its release, the engine is that of the first release.
     """
-    entry = entry_of(catalog, given.get("model"))
+    given, entry = with_name(given), entry_of(catalog, given.get("model"))
     common = {key: value for key, value in entry.items() if key not in ENGINES}
     if len(common) == len(entry):
         return _with_members(_layered(defaults, entry, given), catalog)
@@ -58,7 +58,7 @@ def _member(given: Any, catalog: Any) -> Any:
     if not isinstance(given, Mapping):
         return given
     entry = entry_of(catalog, given.get("model"))
-    return {**{key: value for key, value in entry.items() if key in (*OWN, *TAKEN)}, **given}
+    return {**{key: value for key, value in entry.items() if key in (*OWN, *TAKEN)}, **with_name(given)}
 
 
 def _engine(plain: Mapping[str, Any], offered: list[str], host: Host, release: str | None) -> str:

@@ -197,6 +197,8 @@ IMAGES = {
     )
 }
 SERIALS = Rule(list_of(matching(r"[\w.-]{1,64}")), "must be a list of quoted serial numbers, such as ['AM50016138']")
+# Keys of a model that no other model of its host can have.
+OF_ONE = {"name", "model", "hosts"}
 VARIABLES = {
     "vllm_models": Rule(_list, "must be a list of models", None),
     "vllm_distributed_models": Rule(
@@ -204,7 +206,11 @@ VARIABLES = {
     ),
     "vllm_images": Rule(_list, "must be a list of images", []),
     "vllm_model_defaults": rule_of(
-        OPTIONS["preflight_model_defaults"], Rule(_mapping, "must be a mapping of keys that every model takes")
+        OPTIONS["preflight_model_defaults"],
+        Rule(
+            lambda value: _mapping(value) and not OF_ONE & set(value),
+            f"must be a mapping of keys that every model takes, without {', '.join(sorted(OF_ONE))}",
+        ),
     ),
     "vllm_catalog_dirs": rule_of(
         OPTIONS["preflight_catalog_dirs"], Rule(list_of(is_line), "must be a list of folders")

@@ -13,7 +13,7 @@ from ..bench.loads import site_profiles
 from ..bios.client import FINGERPRINT
 from ..bios.profiles import ALLOWED, is_profiles, is_settings
 from ..catalog.files import catalog_folder, model_catalog, sound_entries
-from ..catalog.keys import VARIABLE
+from ..catalog.keys import OWN_KEYS, VARIABLE
 from ..catalog.merge import client_names, merged_all
 from ..core.checks import (
     Check,
@@ -30,6 +30,7 @@ from ..core.errors import InputError, Problem, has_login, is_whole, near, one_li
 from ..core.images import IS_MIRROR, IS_NAME
 from ..core.options import FOLDER, OPTIONS, Range, rule_of
 from ..core.tiers import rank
+from ..core.words import some_names
 from ..gateway.clients import ClientNames, not_read
 from ..gateway.fleet import adapter_names
 from ..gateway.inputs import BY_MODEL
@@ -41,7 +42,7 @@ from ..stages.accelerator_network import network_problems
 from ..stages.apt_access import access
 from ..stages.gateway import gateway_problems
 from ..stages.host_tuning import kernel_arguments_wanted
-from ..stages.image import LOGINS, are_logins, vllm_images
+from ..stages.image import LOGINS, are_logins, images_of
 from ..stages.monitoring import monitoring_problems
 from ..stages.offline import FORMS as OFFLINE_FORMS
 from ..stages.registry import BY_ROLE, EVERYTHING, OBJECTS, REPORTED, tags_refusal
@@ -406,6 +407,17 @@ TAKEN = frozenset(
 KNOWN = frozenset((*VARIABLES, *OTHERS, *INPUTS, *HANDED, *SAID, *TAKEN))
 SETTABLE = KNOWN - SAID - HANDED.keys() | {"fleet_awx"}
 READ = frozenset((*VARIABLES, *INPUTS))
+# Keys of a model that other software also has, so that a variable of this name can be meant for it.
+COMMON = re.compile(
+    r"(ssl|log|allow|master|fingerprint|watermark|watchdog|tool)_.*|(extra_args|cap_add|read_only|download_dir|root_path"
+    r"|block_size|swap_space|node_rank|grpc_port|shutdown_timeout|performance_mode|optimization_level|device_ids"
+    r"|input_range|output_range|code_revision|response_role|chat_template|logging_config)"
+)
+MODEL_KEYS = sorted(
+    key
+    for key in (OWN_KEYS | OPTION_NAMES) - KNOWN
+    if "_" in key and not COMMON.fullmatch(key) and not key.startswith(PREFIXES)
+)
 
 
 def input_problems(variables: Known) -> list[Problem]:
@@ -445,11 +457,7 @@ def inventory_refusal(variables: Known, host_name: str) -> list[str]:
     reasons += [f"{host_name}: {problem_text(*problem)}" for problem in problems]
     reasons += [f"{host_name}: {one_line(text)}" for text in lost]
     release = "" if "accelerator_release" in wrong else checked["accelerator_release"]
-    for entry in checked["vllm_images"] or []:
-        try:
-            vllm_images([entry], release)
-        except InputError as problem:
-            reasons.append(f"{host_name}: {one_line(str(problem))}")
+    reasons += [f"{host_name}: {one_line(text)}" for text in images_of(checked["vllm_images"] or [], release)[1]]
     # Only playbooks with stages have checked tags.
     if "preflight_for" in variables and "ansible_run_tags" in variables:
         reasons += [f"{host_name}: {text}" for text in tags_refusal(list(variables["ansible_run_tags"]))]
@@ -516,6 +524,27 @@ def ignored_options(hosts: Iterable[Collection[str]], extra: Collection[str]) ->
     found = {name for known in hosts for name in HANDED if name in known and name not in extra}
     named = ", ".join(f"{name} (from {source})" for name, source in HANDED.items() if name in found)
     return [f"Playbooks set these options of roles and ignore the inventory's values: {named}"] if named else []
+
+
+def misplaced_keys(hosts: Mapping[str, Known]) -> list[str]:
+    """Return one sentence for each key of a model that hosts with models have as a variable, where nothing reads it.
+
+    Only for names that no other software would use. env and image count only with values that a model could have.
+
+    Args:
+        hosts: The variables of each host.
+    """
+    found: dict[str, list[str]] = {}
+    for host, known in hosts.items():
+        if "vllm_models" not in known and "vllm_distributed_models" not in known:
+            continue
+        values = rendered_of(known, ("env", "image", "vllm_images"))[0]
+        images = [one.get("name") for one in values.get("vllm_images") or [] if isinstance(one, Mapping)]
+        likely = {"env": isinstance(values.get("env"), Mapping), "image": values.get("image") in images}
+        for key in (*(key for key in MODEL_KEYS if key in known), *(key for key in likely if likely[key])):
+            found.setdefault(key, []).append(host)
+    where = "put it into the entry of vllm_models"
+    return [f"{some_names(names)}: variable {key} is a key of a model: {where}" for key, names in found.items()]
 
 
 def octal_problems(values: Known, host_name: str, folder: Any) -> list[str]:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..core.errors import is_whole, near, readable, shown
+from .shared import with_name
 
 Groups = Mapping[str, Sequence[str]]
 Chosen = Mapping[str, Sequence[str]]
@@ -94,7 +95,7 @@ class Ports:
 def entries_of(distributed: Any) -> list[Mapping[str, Any]]:
     """Return the valid entries of ``vllm_distributed_models``: those with hosts, by name or as a number."""
     listed = distributed if isinstance(distributed, list) else []
-    return [one for one in listed if isinstance(one, Mapping) and not hosts_problem(one.get(HOSTS))]
+    return [with_name(one) for one in listed if isinstance(one, Mapping) and not hosts_problem(one.get(HOSTS))]
 
 
 def is_counted(entry: Mapping[str, Any]) -> bool:
@@ -179,7 +180,7 @@ def host_models(
         groups: The hosts of each inventory group; None if they are unknown.
 
     Returns:
-        The list of models, or ``models`` unchanged if the host cannot have a part or ``models`` is not a list.
+        The list of models, each with its name, or ``models`` unchanged if it is no list.
     """
     parts, offered = [], False
     for one in entries_of(distributed):
@@ -192,8 +193,8 @@ def host_models(
         elif isinstance(hosts, int) and offers:
             parts.append(own)
     if not (parts or offered) or not (models is None or isinstance(models, list)):
-        return models
-    return [*(models or []), *parts]
+        return list(map(with_name, models)) if isinstance(models, list) else models
+    return [*map(with_name, models or []), *parts]
 
 
 def _part(names: Sequence[str], host: str) -> dict[str, Any]:

@@ -14,6 +14,13 @@ MOST = 7  # Models per card, from the vendor's rule for their shares of its memo
 EXAMPLE = "[{name: bge-reranker, weights: /data/bge-reranker}]"
 
 
+def with_name(model: Any) -> Any:
+    """Return a user's model. Without a name of its own, it has that of its catalog entry."""
+    if not isinstance(model, Mapping) or model.get("name") is not None or not isinstance(model.get("model"), str):
+        return model
+    return {**model, "name": model["model"]}
+
+
 def members(spec: Mapping[str, Any]) -> list[Mapping[str, Any]]:
     """Return the further models of an entry that share its card. Invalid list items are left out.
 

@@ -6,13 +6,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from ..core.errors import Finding, InputError, near, shown
+from ..core.errors import Finding, near, shown
 from ..gateway.fleet import gateway_left, unreached
 from ..host.secret import given_secrets
 from ..model.distributed import hosts_of
 from ..stages.container_runtime import engine_stopped
 from ..stages.gateway import gateway_ports
-from ..stages.image import vllm_images, with_official_images
+from ..stages.image import images_of, with_official_images
 from .host import HostPlan, plan_models, with_peers
 from .refusal import host_findings
 from .wanted import Wanted
@@ -159,13 +159,8 @@ def unset_models(name: str, services: Mapping[str, Any]) -> str:
 
 def _images(name: str, wanted: Wanted) -> tuple[list[dict[str, Any]] | None, list[Finding]]:
     """Return the images, or None if one is wrong, because the allowed names are then unknown."""
-    images: list[dict[str, Any]] = []
-    findings = []
-    for entry in wanted.images or []:
-        try:
-            images += vllm_images([entry], wanted.release)
-        except InputError as problem:
-            findings.append(Finding(name, "vllm_images", f"{name}: {problem}"))
+    images, problems = images_of(wanted.images or [], wanted.release)
+    findings = [Finding(name, "vllm_images", f"{name}: {text}") for text in problems]
     return None if wanted.images is None or findings else images, findings
 
 

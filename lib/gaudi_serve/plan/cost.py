@@ -33,6 +33,8 @@ from .model import Container, Cost, Placement
 from .sharing import named
 
 WIDER = 1.1  # Weights count as wider in memory than in their files from this factor on. Less can be rounding.
+# Bytes per second when weights are read from one NVMe disk. A network share is slower.
+LOAD_BYTES_S = 1.5e9
 HANG_TIMEOUT_S = 600  # Under full load, /health may not answer for minutes.
 
 
@@ -279,6 +281,12 @@ def start_timeout(warmup_s: int, size: int) -> int:
 def _cost_warnings(spec: Spec, weighed: Sequence[Weighed], host: Host, placement: Placement, cost: Cost) -> list[str]:
     """Return warnings about a model's cost, and about costs that are unknown."""
     found = [*(_cache_warnings(spec, cost.memory) if len(spec.served) == 1 else []), *cost.buckets.notes]
+    seconds = round(cost.read_gib * GIB / LOAD_BYTES_S) + (cost.warmup_s or 0)
+    if cost.start_timeout_s < seconds:
+        found.append(
+            f"start_timeout_s {cost.start_timeout_s} is below the estimated start of {seconds} s, which reads "
+            f"{cost.read_gib:.0f} GiB of weights and warms up: systemd ends the server before it answers"
+        )
     for one in weighed if placement.module_ids else ():
         found += named(spec, one.spec, [*_loaded(one), *_unknown(one, host, cost)])
     return found

@@ -13,9 +13,7 @@ from ..stages.container_runtime import engine_stopped
 from ..stages.registry import OBJECTS, STAGES, Known
 from ..stages.service import kept_models, runs_as_planned
 from .changes import vllm_plan_changes
-
-# Bytes per second when weights are read from one NVMe disk. A network share is slower.
-LOAD_BYTES_S = 1.5e9
+from .cost import LOAD_BYTES_S
 
 
 @dataclasses.dataclass(frozen=True)

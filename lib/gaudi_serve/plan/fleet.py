@@ -11,7 +11,7 @@ from ..core.errors import Finding, one_line, plain
 from ..core.table import model_cell, table
 from ..core.words import counted, some_names
 from ..gateway.fleet import fleet_gateways, gateway_left
-from ..inventory.facts import FACTS, INSTEAD, checked_facts, checked_variables, rendered
+from ..inventory.facts import FACTS, INSTEAD, checked_facts, checked_variables, rendered, rendered_of
 from ..inventory.variables import (
     INPUTS,
     input_problems,
@@ -41,6 +41,7 @@ from .tried import parted, tried_name, unknown_entry, with_tried
 
 Known = Mapping[str, Any]
 Findings = list[Finding]
+SERVES = ("vllm_models", DISTRIBUTED)
 GATEWAY = {"fleet_gateway", "fleet_gateway_secret"}
 
 
@@ -78,8 +79,30 @@ def vllm_fleet_plan(
         if host:
             fleet["warnings"] += host.pop("warnings")
             fleet["hosts"][name] = host
-    fleet["warnings"] += _together(hosts, known, fleet)
+    fleet["warnings"] += [*_together(hosts, known, fleet), *_too_few(hosts, known, fleet)]
     return fleet
+
+
+def _too_few(hosts: Sequence[str], known: Fleet, fleet: Known) -> list[str]:
+    """Return the models with fewer servers in the fleet than min_available. No rollout could take one of them down.
+
+    Empty if a host that may serve is not planned, because its servers are unknown.
+    """
+    away = [name for name in known.hostvars if name not in hosts or name not in fleet["hosts"]]
+    if any(rendered_of(known.hostvars[name], SERVES)[0].get(key) for name in away for key in SERVES):
+        return []
+    servers: dict[str, list[tuple[str, Known]]] = {}
+    for name, host in fleet["hosts"].items():
+        for model in host["models"]:
+            for one in model["served"] if model["state"] == "started" and answers(model) else ():
+                servers.setdefault(str(one["served_model_name"]), []).append((name, model))
+    return [
+        f"{name}: model {model['name']}: min_available {model['min_available']} is more than the fleet's "
+        f"{counted(len(one), 'server')} of {served}: a rollout refuses to take any of them down"
+        for served, one in servers.items()
+        for name, model in one
+        if (model["min_available"] or 0) > len(one)
+    ]
 
 
 def _together(hosts: Sequence[str], known: Fleet, fleet: Known) -> list[str]:

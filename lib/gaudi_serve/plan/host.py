@@ -12,7 +12,7 @@ from typing import Any
 
 from ..core.errors import Finding, InputError, Problem
 from ..model.host import Card, Host
-from ..model.shared import key_of
+from ..model.shared import key_of, with_name
 from ..platforms import card_warnings, platform_of, serial_notes, sick_cards, with_health
 from ..platforms.releases import DEFAULT
 from .check import checked
@@ -184,7 +184,7 @@ def with_peers(
 
 
 def _names(models: Sequence[Any]) -> set[str]:
-    found = (given.get("name") for given in models if isinstance(given, Mapping))
+    found = (given.get("name") for given in map(with_name, models) if isinstance(given, Mapping))
     return {name for name in found if isinstance(name, str)}
 
 

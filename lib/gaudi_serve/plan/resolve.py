@@ -9,7 +9,7 @@ from ..catalog.keys import date_problem, findings
 from ..catalog.merge import completed, emptied, entry_of, merged
 from ..core.errors import Problem, near
 from ..model.host import Host
-from ..model.shared import SHARED, key_of, members
+from ..model.shared import SHARED, key_of, members, with_name
 from ..model.vllm_options import AUTO_LENGTH, AUTO_LENGTHS
 from ..model.weights import WeightsFacts
 from ..platforms import platform_of
@@ -35,11 +35,12 @@ def _resolved(given: Any, site: Site) -> tuple[ResolvedModel | None, list[Mistak
     catalog, defaults = site.catalog, site.defaults
     if not isinstance(given, Mapping):
         return None, [(given, problem) for problem in findings(given)]
+    own, given = {"model"} if given.get("name") else {"model", "name"}, with_name(given)
     entry, spec = entry_of(catalog, given.get("model")), merged(given, catalog, defaults, site.host, site.release)
     notes = emptied(given, {**defaults, **entry, **entry.get(str(spec.get("launch_profile")), {})})
     missing = given.get("model") is not None and not entry
     # Without its entry, a model has few of its keys.
-    problems = [item for item in findings(spec) if not missing or (item[0] != "model" and item[1] is not None)]
+    problems = [item for item in findings(spec) if not missing or (item[0] not in own and item[1] is not None)]
     problems += _unknown_lengths(spec, site.host)
     found: list[Mistake] = [(spec, problem) for problem in problems]
     if missing:

@@ -86,9 +86,27 @@ def vllm_images(images: Sequence[Mapping[str, Any]], release: str = "1.21.3") ->
     """
     if not isinstance(images, list):
         raise InputError(f"vllm_images: {shown(images)}: must be a list of images")
+    entries, problems = images_of(images, release)
+    if problems:
+        raise InputError(problems[0])
+    return entries
+
+
+def images_of(images: Sequence[Any], release: str) -> tuple[list[Entry], list[str]]:
+    """Return the valid ones of these images, as vllm_images does, and the problems with the others."""
+    entries, problems, names = list[Entry](), list[str](), set[str]()
     for entry in images:
-        _check(entry)
-    return [_built(entry, release or DEFAULT) if entry.get("build") == "gaudi" else dict(entry) for entry in images]
+        try:
+            _check(entry)
+            entries.append(_built(entry, release or DEFAULT) if entry.get("build") == "gaudi" else dict(entry))
+        except InputError as problem:
+            problems.append(str(problem))
+            continue
+        name = image_name(entry["name"])
+        if name in names:
+            problems.append(f"vllm_images: name {shown(entry['name'])}: has another entry; leave one of them out")
+        names.add(name)
+    return entries, problems
 
 
 def with_official_images(images: Sequence[Mapping[str, Any]], models: Sequence[Mapping[str, Any]]) -> list[Entry]:
