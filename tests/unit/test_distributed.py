@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import time
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -13,6 +14,8 @@ from gaudi_serve.model.distributed import answers, host_models
 from gaudi_serve.model.spec import Spec
 from gaudi_serve.plan.distributed import crossing
 from gaudi_serve.plan.fleet import vllm_fleet_lines, vllm_fleet_plan
+from gaudi_serve.plan.host import plan_models, with_peers
+from gaudi_serve.plan.wanted import Wanted
 from gaudi_serve.rollout.waves import hosts_down_at_once, restarted_at_once, rollout_plan, unverified_hosts
 from gaudi_serve.show.report import endpoint_table
 from gaudi_serve.show.status import fleet_status, fleet_status_lines
@@ -295,9 +298,23 @@ def test_an_error_of_one_host_is_one_of_all() -> None:
     found = errors(planned({**ENTRY, "tensor_parallel_size": 2}, gaudi02={"weights": {"/m": None}}))
     assert any(one.startswith("gaudi02: model big: weights /m") for one in found)
     assert (
-        "gaudi01: model big: hosts [gaudi01, gaudi02]: has gaudi02, and its part cannot be planned there; see the "
-        in (" ".join(one.replace("'", "").replace('"', "") for one in found))
+        "gaudi01: model big: hosts [gaudi01, gaudi02]: has gaudi02, and its part cannot be planned there; weights /m: "
+        "has no readable config.json on this host" in (" ".join(one.replace("'", "").replace('"', "") for one in found))
     )
+
+
+def test_a_part_that_cannot_be_planned_is_never_explained_with_its_own_host() -> None:
+    spec = vllm_fleet_plan(hostvars({**ENTRY, "tensor_parallel_size": 2}), HOSTS, [])["hosts"]["gaudi01"]["models"][0]
+    named = {"gaudi01": "10.0.0.1", "gaudi02": "10.0.0.2"}
+    wanted = Wanted(models=host_models(None, [{**ENTRY, "tensor_parallel_size": 2}], "gaudi01"), release="1.24.1")
+    facts = hostvars(ENTRY)["gaudi01"]["gaudi_host"]
+    mine = plan_models("gaudi01", replace(wanted, defaults={"image": spec["image"]}), facts, (), named)
+    # Without what the stages before the models change, the same host cannot have its part.
+    lacking = plan_models(
+        "gaudi01", replace(wanted, defaults={"image": spec["image"]}), {**facts, "weights": {"/m": None}}, (), named
+    )
+    (one,) = with_peers(mine, {"gaudi01": lacking}, named, {}).findings
+    assert "has gaudi01, and its part cannot be planned there; weights '/m': has no readable" in one.message
 
 
 def test_a_host_that_was_not_read_is_named_with_the_limit_to_give() -> None:

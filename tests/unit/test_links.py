@@ -69,6 +69,14 @@ def test_cards_of_two_kinds_are_not_mixed_unless_they_are_named() -> None:
     assert note.startswith("its cards are of different kinds, A100 (card 0) and L4 (card 1)")
 
 
+def test_a_model_without_room_is_named_by_the_sizes_that_it_has() -> None:
+    host = cards(*["L4"] * 4)
+    _, errors, _ = place([request("a", 3), {**request("b", 1), "pipeline_parallel_size": 2}], host)
+    assert errors[0]["message"].startswith(
+        "g: model b: tensor_parallel_size 1: with pipeline_parallel_size 2 needs 2 cards; this host has 4 cards, 1 of "
+    )
+
+
 def test_a_part_of_a_divided_card_works_alone() -> None:
     host = cards("MIG 3g.40gb", "MIG 3g.40gb", "H100", "H100")
     assert place([request("a", 2), request("b", 1)], host)[0] == {"a": [2, 3], "b": [0]}

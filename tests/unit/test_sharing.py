@@ -166,7 +166,11 @@ def test_what_the_models_before_leave_may_be_too_little() -> None:
         ([{**OTHER, "model": "none"}], {}, "shares_card_with[0].model 'none': is not in the catalog"),
         ([{**OTHER, "max_model_len": 0}], {}, "shares_card_with[0].max_model_len 0: must be an integer from 1"),
         ([OTHER], {"tensor_parallel_size": 2}, "tensor_parallel_size 2: must be 1: models that share a card have one"),
-        ([OTHER], {"module_ids": [2, 3]}, "tensor_parallel_size 2: must be 1"),
+        (
+            [OTHER],
+            {"module_ids": [2, 3]},
+            "module_ids [2, 3]: must be one card: models that share a card have one card",
+        ),
         ([OTHER], {"dtype": "awq"}, "dtype 'awq': must be one of bfloat16, float32 if models share a card"),
         (
             [OTHER],

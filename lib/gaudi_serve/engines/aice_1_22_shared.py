@@ -26,6 +26,7 @@ from ..buckets.linear import BucketRanges
 from ..buckets.warmup import SKIPPED
 from ..core.errors import Problem
 from ..model.shared import SHARED, key_of
+from ..model.spec import size_key
 from .aice import cards_of, model_name, node_warnings
 from .base import Engine, Host, Launch, Spec
 from .linear import JOURNAL, OF_AICE_1_22, OF_BUCKETS, PROGRESS, refuse_buckets
@@ -167,7 +168,9 @@ def _too_wide(_: Spec, dimension: str) -> str:
 def _problems(spec: Spec) -> list[Problem]:
     problems: list[Problem] = []
     if spec.tensors != 1:
-        problems.append(("tensor_parallel_size", spec.tensors, "must be 1: models that share a card have one card"))
+        key, value = size_key(spec)
+        one = "one card" if key == "module_ids" else "1"
+        problems.append((key, value, f"must be {one}: models that share a card have one card"))
     if spec["dtype"] not in DTYPES:
         problems.append(("dtype", spec["dtype"], f"must be one of {', '.join(DTYPES)} if models share a card"))
     if spec["served_model_name"] != spec.name:

@@ -9,6 +9,7 @@ from typing import Any
 
 from ..buckets.linear import BucketRanges
 from ..core.errors import Problem, label, refusal, whole
+from ..model.spec import size_key
 from ..model.vllm_options import BLOCK
 from ..platforms.gaudi import VISIBLE
 from ..platforms.hl_smi import device_family, family_of
@@ -143,7 +144,7 @@ def _problems(spec: Spec) -> list[Problem]:
     if spec.tensors == CARDS * hosts:
         return []
     made = "the cards of profile deepseek_r1" if hosts == 1 else f"the cards of {hosts} hosts"
-    return [("tensor_parallel_size", spec.tensors, f"must be {CARDS * hosts}, {made}")]
+    return [(*size_key(spec), f"must be {CARDS * hosts}, {made}")]
 
 
 ENGINE = Engine(

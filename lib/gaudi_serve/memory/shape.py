@@ -9,6 +9,7 @@ from ..core.errors import Problem
 from ..core.words import counted
 from ..engines import ENGINES
 from ..model.architecture import Architecture
+from ..model.spec import size_key
 
 MOST_CARDS = 16
 VOCABULARY_STEP = 64  # vLLM pads the vocabulary to a multiple of this.
@@ -38,21 +39,23 @@ def shape_problems(spec: Mapping[str, Any], model: Architecture, *, even_heads: 
     cards = int(spec.get("tensor_parallel_size") or 1)
     heads, kv_heads = model.heads, model.kv_heads
     problems: list[Problem] = []
+    key, value = size_key(spec)
+    number_of = "their number " if key == "module_ids" else ""
     good = [number for number in range(1, MOST_CARDS + 1) if splits(model, spec, number, even_heads=even_heads)]
     if heads and heads % cards:
-        allowed = f"does not divide the {heads} attention heads; possible: {good}"
-        problems.append(("tensor_parallel_size", cards, allowed))
+        allowed = f"{number_of}does not divide the {heads} attention heads; possible: {good}"
+        problems.append((key, value, allowed))
     elif kv_heads and not _shared(kv_heads, cards, copies=_copies(spec, even_heads)):
-        above = f"is above the model's {kv_heads} key-value heads"
+        above = f"{number_of}is above the model's {kv_heads} key-value heads"
         uneven = f"cards do not share the model's {kv_heads} key-value heads evenly; possible: {good}"
         copies = _copies(spec, even_heads) or cards < kv_heads
-        problems.append(("tensor_parallel_size", cards, uneven if copies else above))
+        problems.append((key, value, uneven if copies else above))
     elif not _vocabulary_splits(model, cards):
         rows = f"{_padded(model)} rows to which vLLM pads a vocabulary of {model.vocab_size}"
-        problems.append(("tensor_parallel_size", cards, f"does not divide the {rows}; possible: {good}"))
+        problems.append((key, value, f"{number_of}does not divide the {rows}; possible: {good}"))
     elif part := uneven_part(model, spec, cards):
-        allowed = f"does not split the quantised weights evenly: {part}; possible: {good}"
-        problems.append(("tensor_parallel_size", cards, allowed))
+        allowed = f"{number_of}does not split the quantised weights evenly: {part}; possible: {good}"
+        problems.append((key, value, allowed))
     longest = model.context
     if longest and (spec.get("max_model_len") or 0) > longest:
         allowed = f"is above {longest}, the model's longest context (max_position_embeddings)"

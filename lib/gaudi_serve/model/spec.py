@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
 
+from ..core.errors import Problem
+from ..core.words import counted
 from .distributed import FIRST_PORT, HOSTS, PORT, Members, Ports, members_of
 from .shared import OWN, SHARED, members
 
@@ -70,9 +72,21 @@ class Spec(Mapping[str, Any]):
     @property
     def cards_said(self) -> str:
         """Return the keys that set the number of devices, for a message."""
-        keys = ("pipeline_parallel_size", "data_parallel_size_local", "data_parallel_size")
-        others = [f" and {key} {self[key]}" for key in keys if self.get(key) not in (None, 1)]
+        others = [f" and {text}" for text in self._other_sizes]
         return f"tensor_parallel_size is {self.tensors}{''.join(others)}"
+
+    @property
+    def _other_sizes(self) -> list[str]:
+        keys = ("pipeline_parallel_size", "data_parallel_size_local", "data_parallel_size")
+        return [f"{key} {self[key]}" for key in keys if self.get(key) not in (None, 1)]
+
+    def size_problem(self, allowed: str) -> Problem:
+        """Return a problem with the number of devices, under the keys and values that set it."""
+        key, value = size_key(self)
+        sizes = [f"with {' and '.join(self._other_sizes)}"] if self._other_sizes else []
+        sizes += [f"over {self.nodes} hosts"] if self.nodes > 1 else []
+        needs = f"{counted(self.cards, 'card')}{' on each' if self.nodes > 1 else ''}"
+        return key, value, f"{' '.join(sizes)} needs {needs}; {allowed}" if sizes else allowed
 
     @property
     def members(self) -> Members | None:
@@ -137,3 +151,9 @@ class Spec(Mapping[str, Any]):
     def stopped(self) -> bool:
         """Return whether it is stopped. It keeps its cards."""
         return self.get("state") == "stopped"
+
+
+def size_key(spec: Mapping[str, Any]) -> tuple[str, Any]:
+    """Return the key that sets the number of devices of a model, and its value: module_ids sets it too."""
+    modules, tensors = list(spec.get("module_ids") or ()), int(spec.get("tensor_parallel_size") or 1)
+    return ("module_ids", modules) if len(modules) == tensors else ("tensor_parallel_size", tensors)

@@ -394,7 +394,7 @@ def _weights_alone(spec: Spec, cost: Cost) -> list[Problem]:
     if cost.memory or not cost.device_gib or cost.weights_gib < cost.device_gib:
         return []
     allowed = f"gives each card {cost.weights_gib} GiB of weights, of {cost.device_gib} GiB"
-    return [("tensor_parallel_size", spec.cards, allowed)]
+    return [spec.size_problem(allowed)]
 
 
 def _shared_problem(spec: Spec, memory: Mapping[str, Any]) -> Problem | None:
@@ -405,7 +405,8 @@ def _shared_problem(spec: Spec, memory: Mapping[str, Any]) -> Problem | None:
     key, value, allowed = _memory_problem(spec.served[place], memory, 0)
     before = ", ".join(one.name for one in spec.served[:place])
     taken = f"; {before} before it: {memory['taken_gib']} GiB" if before else ""
-    return key_of(place, key if key == "max_model_len" else "weights"), value, f"{allowed}{taken}"
+    key, value = (key, value) if key == "max_model_len" else ("weights", spec.served[place].weights)
+    return key_of(place, key), value, f"{allowed}{taken}"
 
 
 def _memory_problem(spec: Spec, memory: Mapping[str, Any], read_gib: float) -> Problem:
@@ -433,7 +434,7 @@ def _memory_problem(spec: Spec, memory: Mapping[str, Any], read_gib: float) -> P
             f"gives each card {weights}, of {memory['device_gib']} GiB; "
             f"{memory['short_by_gib']} GiB a card are missing; {remedy}"
         )
-        return "tensor_parallel_size", cards, allowed
+        return spec.size_problem(allowed)
     allowed = (
         f"needs more KV cache than the {memory['kv_cache_gib']} GiB a card ({memory['kv_tokens']} tokens) that "
         f"{weights} leave; {memory['short_by_gib']} GiB a card are missing; {remedy}"

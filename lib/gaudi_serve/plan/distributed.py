@@ -18,7 +18,7 @@ from ..model.between import NICS
 from ..model.distributed import EXECUTOR, HOSTS, MP, PORT, PORTS, Members
 from ..model.host import Host, LiveModel, Network
 from ..model.shared import SHARED
-from ..model.spec import Spec
+from ..model.spec import Spec, size_key
 from ..platforms import platform_of
 from .model import Placement, PlannedModel
 
@@ -44,7 +44,7 @@ class Part:
     """One host of a model in a plan: its facts and its planned part.
 
     release: of its software. image: the id of the model's image there; None if it is missing or the run fetches it.
-    known: the host has an entry of the model, valid or not.
+    known: the host has an entry of the model, valid or not. problem: why the part cannot be planned; empty if unknown.
     """
 
     machine: Host
@@ -52,6 +52,7 @@ class Part:
     release: str = ""
     image: str | None = None
     known: bool = False
+    problem: str = ""
 
 
 def spread(spec: Spec, addresses: Mapping[str, str]) -> Spec:
@@ -181,7 +182,7 @@ def _of_sizes(spec: Spec, hosts: int) -> list[Problem]:
         return []
     stages = f", times pipeline_parallel_size {spec.stages}," if spec.stages > 1 else ""
     allowed = f"must{stages} be a multiple of {hosts}, the number of its hosts"
-    return [("tensor_parallel_size", spec.tensors, allowed)]
+    return [(*size_key(spec), allowed)]
 
 
 def _of_ports(spec: Spec, host: Host) -> list[Problem]:
@@ -348,7 +349,7 @@ def _lacking(parts: Mapping[str, Part], names: Sequence[str]) -> list[Problem]:
     if name is None:
         return []
     part = parts.get(name, Part(Host(), None))
-    why = f"see the errors of {name}"
+    why = part.problem or f"see the errors of {name}"
     if part.machine.accelerator and platform_of(part.machine.accelerator).devices and not part.machine.cards:
         why = f"{name} shows no cards: install its driver first (playbooks/driver.yml)"
     elif not part.known:

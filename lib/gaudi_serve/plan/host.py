@@ -173,6 +173,7 @@ def with_peers(
                 plans[name].release,
                 images.get(name, {}).get(str(spec.get("image"))),
                 spec.name in plans[name].named,
+                _unplanned(plans[name], spec.name),
             )
             for name in spec.members.names
             if name in plans
@@ -181,6 +182,15 @@ def with_peers(
         findings += [Finding.of_model(plan.host, spec, *problem) for problem in problems]
         models += [model] if model and not problems else []
     return replace(plan, models=tuple(models), findings=tuple(findings))
+
+
+def _unplanned(plan: HostPlan, model: str) -> str:
+    """Return why a host has no part of a model, from the findings of its plan; empty if it has none."""
+    if plan.machine.awaits_driver:
+        return AWAITS_DRIVER
+    where = f"{plan.host}: model {model}: "
+    found = [one.message.removeprefix(where) for one in plan.findings if one.model == model]
+    return next(iter(found), "")
 
 
 def _names(models: Sequence[Any]) -> set[str]:

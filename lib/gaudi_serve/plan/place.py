@@ -338,7 +338,7 @@ def _no_room(spec: Spec, ledger: Ledger, placed: Cards) -> Problem:
         text += f"; no group of four has so many free, and only host NICs connect the groups; {NICS}"
     elif len(free) >= spec.cards:
         text += f"; they are {_kinds(ledger, free)}, and a model gets cards of one kind unless module_ids names them"
-    return "tensor_parallel_size", spec.cards, text
+    return spec.size_problem(text)
 
 
 def _kinds(ledger: Ledger, numbers: Sequence[int]) -> str:

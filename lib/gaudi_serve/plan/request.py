@@ -16,7 +16,7 @@ Mistake = tuple[Any, Problem]
 # Keys from which the check of a key follows. If one of them is wrong, the key's own problem is only a consequence.
 SIZES = ("tensor_parallel_size", "module_ids", "dtype", "gpu_memory_utilization", "kv_cache_dtype", "env", "weights")
 FOLLOWS_FROM = {
-    "tensor_parallel_size": SIZES,
+    **dict.fromkeys(("tensor_parallel_size", "module_ids"), SIZES),
     "max_model_len": SIZES,
     "max_num_batched_tokens": ("max_model_len", "max_num_seqs", "input_range"),
     "warmup_budget_minutes": ("input_range", "output_range", "max_num_seqs", "max_num_batched_tokens", "max_model_len"),

@@ -305,7 +305,7 @@ def _apart(spec: Spec, host: Host, cards: Sequence[Card]) -> list[Problem]:
     if len(packages) < 2 or all(divided[package] < 2 for package in packages):
         return []
     allowed = "its cards are parts of several divided GPUs, and only parts of one GPU work together; use fewer cards"
-    return [("tensor_parallel_size", spec.get("tensor_parallel_size"), allowed)]
+    return [spec.size_problem(allowed)]
 
 
 def _package(card: Card) -> int | None:
