@@ -103,6 +103,8 @@ class Reader:
             yield [*parts_of(node.elts[0]), *([] if is_none(node.elts[1]) else [" ", *value]), ": "], node.elts[2]
         elif isinstance(node, ast.Call) and called(node) == "refusal" and len(node.args) == 4:
             yield [*parts_of(node.args[1]), ": ", *([] if is_none(node.args[2]) else [*value, " "])], node.args[3]
+        elif isinstance(node, ast.Call) and called(node) == "size_problem":
+            yield ["tensor_parallel_size ", *value, ": "], node.args[0]
 
     def _texts(self, node: ast.expr, names: bool = True) -> list[ast.expr]:
         """Return the texts that an expression can be, also by a name of the same function."""

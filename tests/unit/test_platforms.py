@@ -426,6 +426,10 @@ def machine(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.
     program, engine = load_program(PROGRAM), Engine(tmp_path, KINDS[name])
     monkeypatch.setattr(program, "ROOT", tmp_path)
     monkeypatch.setattr(program, "docker", engine)
+    # The same answer as from Docker's socket.
+    monkeypatch.setattr(
+        program.Supervisor, "inspect", lambda one: json.loads(engine("container", "inspect", one.container).stdout)[0]
+    )
     plan = plan_of(name)
     assert plan["errors"] == []
     found = Machine(tmp_path, PLATFORMS[name], plan["models"][0], program, engine)

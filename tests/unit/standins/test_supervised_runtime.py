@@ -67,6 +67,10 @@ def engine(host: Any, bundle: Path, program: Any, monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(program, "ROOT", host.root)
     made = Engine(host, bundle)
     monkeypatch.setattr(program, "docker", made)
+    # The same answer as from Docker's socket.
+    monkeypatch.setattr(
+        program.Supervisor, "inspect", lambda one: json.loads(made("container", "inspect", one.container).stdout)[0]
+    )
     return made
 
 
