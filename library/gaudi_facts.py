@@ -188,8 +188,8 @@ def host_facts(
             name: {
                 **{key: unit[key] for key in keep},
                 **{"holds": name in holding, "secret_changed": secret_changed(unit)},
-                **{"stale": [], "env_sha256": None},
-                **{key: value for key, value in (unit["container"] or {}).items() if key in ("stale", "env_sha256")},
+                "stale": (unit["container"] or {}).get("stale", []),
+                "env_sha256": (unit["container"] or {}).get("env_sha256"),
             }
             for name, unit in units.items()
         },

@@ -79,8 +79,8 @@ def value_of(key: str) -> Any:
 
 @pytest.mark.parametrize("engine", ENGINES)
 def test_every_key_changed_alone_is_carried_out(engine: str) -> None:
-    wish = SERVING[engine][2]
-    first = planned(engine, wish)
+    requested = SERVING[engine][2]
+    first = planned(engine, requested)
     assert first["errors"] == []
     (before,) = first["models"]
     services = live_of(first)
@@ -89,7 +89,7 @@ def test_every_key_changed_alone_is_carried_out(engine: str) -> None:
     state = {"units": units, "supervisor_sha256": live([before])["supervisor_sha256"]}
     looked_at = 0
     for key in KEYS:
-        after_plan = planned(engine, {**wish, key: value_of(key)}, services=services)
+        after_plan = planned(engine, {**requested, key: value_of(key)}, services=services)
         if after_plan["errors"]:
             continue
         (after,) = after_plan["models"]
@@ -98,7 +98,7 @@ def test_every_key_changed_alone_is_carried_out(engine: str) -> None:
         lines = vllm_plan_changes([after], services)
         if all(after[part] == before[part] for part in LAUNCH):
             # Nothing of it reaches the server, and the plan reports it; or the launch or vLLM has this value anyway.
-            anew = planned(engine, {**wish, key: value_of(key)})["models"][0]["args"]
+            anew = planned(engine, {**requested, key: value_of(key)})["models"][0]["args"]
             repeated = after["args"] != anew and re.search(rf"--(no-)?{key.replace('_', '-')} ", " ".join(anew))
             assert repeated or any(key in warning for warning in after["warnings"]), key
             assert (lines, left["restart"]) == ([], []), key
@@ -115,16 +115,16 @@ def test_every_key_changed_alone_is_carried_out(engine: str) -> None:
             (told,) = [now for word, now in itertools.pairwise(launch["command"]) if word == f"--{option}"]
             assert told == str(launch[option]) == str(after[option]), key
         # Carried out, it is what runs; the run after it has nothing to do.
-        again = planned(engine, {**wish, key: value_of(key)}, services=live_of(after_plan))["models"]
+        again = planned(engine, {**requested, key: value_of(key)}, services=live_of(after_plan))["models"]
         assert vllm_plan_changes(again, live_of(after_plan)) == [], key
     assert looked_at >= AT_LEAST[engine]
 
 
 @pytest.mark.parametrize("engine", ENGINES)
 def test_the_same_launch_in_another_order_restarts_nothing(engine: str) -> None:
-    wish = SERVING[engine][2]
-    first = planned(engine, wish)
-    backwards = dict(reversed(wish.items()))
+    requested = SERVING[engine][2]
+    first = planned(engine, requested)
+    backwards = dict(reversed(requested.items()))
     (after,) = planned(engine, backwards, services=live_of(first))["models"]
     assert after["args"] == first["models"][0]["args"]
     assert vllm_plan_changes([after], live_of(first)) == []

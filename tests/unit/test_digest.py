@@ -18,7 +18,7 @@ from helpers.services import TEMPLATE
 
 CPU = {"accelerator": "cpu", "modules": [], "device_name": None, "ip": "10.0.0.9", "interface": "eth0"}
 OF = {"aice_1_21": {}, "deepseek_r1": {}, "vllm": CPU}
-WISHES: dict[str, dict[str, Any]] = {
+REQUESTED: dict[str, dict[str, Any]] = {
     "aice_1_21": model(
         **{"port": 30001, "env": {"B": "1", "A": "2"}, "recipe_cache_path": "/data/cache"},
         **{
@@ -63,8 +63,8 @@ def of_catalog(entry: str) -> str:
     of_plugin = [engine for engine in ENGINES if engine in CATALOG[entry]] == ["plugin"]
     device, release = ("HL-325L", "1.24.1") if of_plugin else ("HL-225", "1.21.3")
     host = gaudi_host(device_name=device, weights={})
-    wish = {"name": "m", "model": entry, "image": "vllm:1"}
-    plan = vllm_plan([wish], host, CATALOG, host_name="g", release=release)
+    requested = {"name": "m", "model": entry, "image": "vllm:1"}
+    plan = vllm_plan([requested], host, CATALOG, host_name="g", release=release)
     assert plan["errors"] == []
     digest: str = plan["models"][0]["digest"]
     return digest
@@ -76,55 +76,57 @@ def test_the_digest_of_every_catalog_model_is_this(entry: str) -> None:
     assert of_catalog(entry) == PINNED[entry]
 
 
-def only(profile: str, wish: dict[str, Any], **host: Any) -> dict[str, Any]:
+def only(profile: str, requested: dict[str, Any], **host: Any) -> dict[str, Any]:
     """Plan one model on a host of its profile."""
-    plan = vllm_plan([wish], gaudi_host(**OF[profile], **host), host_name="g")
+    plan = vllm_plan([requested], gaudi_host(**OF[profile], **host), host_name="g")
     assert plan["errors"] == []
     (one,) = plan["models"]
     result: dict[str, Any] = one
     return result
 
 
-def in_order(wish: Any) -> Any:
+def in_order(requested: Any) -> Any:
     """Return a request as AWX gives it."""
-    return {key: in_order(value) for key, value in sorted(wish.items())} if isinstance(wish, dict) else wish
+    return (
+        {key: in_order(value) for key, value in sorted(requested.items())} if isinstance(requested, dict) else requested
+    )
 
 
 def launched_before(profile: str) -> dict[str, Any]:
     """Return a model as a version before this one has launched it."""
-    planned = only(profile, WISHES[profile])
+    planned = only(profile, REQUESTED[profile])
     count = len(OLD_ARGUMENTS[profile])
     old = {**planned, "args": [*planned["args"][:-count], *OLD_ARGUMENTS[profile]]}
     return {**old, "digest": digest(old)}
 
 
-@pytest.mark.parametrize("profile", WISHES)
+@pytest.mark.parametrize("profile", REQUESTED)
 def test_the_digest_of_every_profile_is_this(profile: str) -> None:
-    assert only(profile, WISHES[profile])["digest"] == DIGESTS[profile]
-    assert only(profile, in_order(WISHES[profile]))["digest"] == DIGESTS[profile]
+    assert only(profile, REQUESTED[profile])["digest"] == DIGESTS[profile]
+    assert only(profile, in_order(REQUESTED[profile]))["digest"] == DIGESTS[profile]
     assert launched_before(profile)["digest"] == OLD_DIGESTS[profile]
 
 
-@pytest.mark.parametrize("profile", WISHES)
+@pytest.mark.parametrize("profile", REQUESTED)
 def test_a_server_that_was_launched_in_another_order_is_left_alone(profile: str) -> None:
     old = launched_before(profile)
     services = live_of({"models": [old]})
-    backwards = dict(reversed(WISHES[profile].items()))
-    for wish in (WISHES[profile], in_order(WISHES[profile]), backwards):
-        now = only(profile, wish, services=services)
+    backwards = dict(reversed(REQUESTED[profile].items()))
+    for requested in (REQUESTED[profile], in_order(REQUESTED[profile]), backwards):
+        now = only(profile, requested, services=services)
         assert now["digest"] == OLD_DIGESTS[profile]
         assert service.vllm_service_files([now], TEMPLATE) == service.vllm_service_files([old], TEMPLATE)
         assert vllm_plan_changes([now], services) == []
     # Also where its launch file is lost, and no more is known of it than its digest.
     (alone,) = live_of({"models": [old]}).values()
     del alone["launch"]
-    assert only(profile, WISHES[profile], services={old["name"]: alone})["digest"] == OLD_DIGESTS[profile]
+    assert only(profile, REQUESTED[profile], services={old["name"]: alone})["digest"] == OLD_DIGESTS[profile]
 
 
-@pytest.mark.parametrize("profile", WISHES)
+@pytest.mark.parametrize("profile", REQUESTED)
 def test_a_changed_option_restarts_once_and_then_stands_in_the_order_of_names(profile: str) -> None:
     services = live_of({"models": [launched_before(profile)]})
-    changed = {**WISHES[profile], "seed": 7}
+    changed = {**REQUESTED[profile], "seed": 7}
     now = only(profile, changed, services=services)
     assert now["digest"] == only(profile, in_order(changed))["digest"] != OLD_DIGESTS[profile]
     (first, *lines) = vllm_plan_changes([now], services)
@@ -145,7 +147,7 @@ DEFAULTS: list[tuple[str, dict[str, Any]]] = [
 
 @pytest.mark.parametrize(("profile", "written"), DEFAULTS)
 def test_an_option_at_its_default_restarts_nothing(profile: str, written: dict[str, Any]) -> None:
-    short = WISHES[profile] | ({"image": written["image"]} if "image" in written else {})
+    short = REQUESTED[profile] | ({"image": written["image"]} if "image" in written else {})
     for before, after in ((short, {**short, **written}), ({**short, **written}, short)):
         services = live_of({"models": [only(profile, before)]})
         now = only(profile, after, services=services)
@@ -166,6 +168,6 @@ def test_an_option_at_its_default_restarts_nothing(profile: str, written: dict[s
     ],
 )
 def test_an_option_at_another_value_restarts(written: dict[str, Any]) -> None:
-    short = WISHES["vllm"] | ({"image": written["image"]} if "image" in written else {})
+    short = REQUESTED["vllm"] | ({"image": written["image"]} if "image" in written else {})
     services = live_of({"models": [only("vllm", short)]})
     assert vllm_plan_changes([only("vllm", {**short, **written}, services=services)], services)[0].endswith("restart")

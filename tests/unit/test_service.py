@@ -322,8 +322,9 @@ def test_supervisors_are_replaced_and_looked_at_until_all_are(models: list[dict[
 
 def container_of(plan: dict[str, Any]) -> dict[str, Any]:
     """Return what the engine reports of the container of a planned model."""
+    labels = {"model": "qwq", "digest": plan["digest"], "env": digest(service.env_text(plan)), "secret": ""}
     config = {
-        "Labels": {"gaudi-serve.model": "qwq", "gaudi-serve.digest": plan["digest"], "gaudi-serve.secret-mtime": ""},
+        "Labels": {f"gaudi-serve.{name}": value for name, value in {**labels, "secret-mtime": ""}.items()},
         "Cmd": service.vllm_container(plan)["command"],
         "Env": ["HABANA_VISIBLE_DEVICES=ALL", "HABANA_VISIBLE_DEVICES=7,6"],
     }
@@ -410,6 +411,8 @@ def test_a_launch_file_that_is_newer_than_its_container_does_not_hide_what_runs(
     unit = serving()["units"]["qwq"]
     (first,) = planned(model())["models"]
     assert (unit["digest"], unit["port"]) == (first["digest"], 30001)
+    assert (unit["container"]["env_sha256"], unit["secret_stale"]) == (digest(service.env_text(first)), False)
+    assert "secret" not in unit["container"]
     assert unit["container"]["listens"] == ["127.0.0.1:30001"]
     shown = vllm_plan_changes([later], {"qwq": unit}, (), digest(SUPERVISOR))
     assert shown == ["~ qwq: restart", "    ~ --port: 30001 -> 30009"]

@@ -79,6 +79,7 @@ def test_container_gets_the_manuals_options_its_cards_and_nothing_more(one: Any)
         "--cap-drop ALL",
         "--cap-add DAC_OVERRIDE",
         "--read-only --tmpfs /tmp:exec,mode=1777",
+        f"--label gaudi-serve.env={sha256(b'A=1' + bytes([10])).hexdigest()}",
     ):
         assert wanted in text
     assert "/data/cache/qwq/1.21.3-bfloat16-HL-225:rw" in text
@@ -222,6 +223,9 @@ def test_a_secret_that_was_touched_ends_no_server_and_another_one_does(secret: W
     # Nor does an environment that was edited by hand; the next run restarts what was started with it.
     secret.one.path.with_suffix(".env").write_text("A=2\n", encoding="utf-8")
     assert secret.judged == SAME
+    secret.one.path.with_suffix(".env").unlink()
+    assert secret.judged == SAME
+    secret.one.path.with_suffix(".env").touch()
     os.utime(secret.file, (1, 1))
     secret.file.chmod(0o640)
     assert secret.judged == SAME
@@ -575,6 +579,18 @@ def test_the_reason_of_an_end_has_the_first_exception(
     assert text.startswith(f"the server ended with status 1: {cause}" if cause else "the server ended with status 1")
     assert ": " in text if cause else text == "the server ended with status 1"
     assert "See root cause" not in text
+
+
+def test_a_secret_in_an_exception_is_not_in_the_reason(
+    adopted: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    adopted.path.with_suffix(".secret").write_text("HF_TOKEN=hf_s3cret\nVLLM_API_KEY=\n", encoding="ascii")
+    adopted.cause.seen("HTTPError: 401 for https://user:hf_s3cret@hub.example/api\n")
+    monkeypatch.setattr(adopted, "inspect", lambda: {"State": {"Running": False, "ExitCode": 1}})
+    assert adopted.run() == 1
+    text = ends(adopted)["last"]["text"]
+    assert text == "the server ended with status 1: HTTPError: 401 for https://user:(hidden)@hub.example/api"
+    assert "hf_s3cret" not in capsys.readouterr().out
 
 
 def test_an_old_exception_of_a_server_that_served_is_no_reason(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import itertools
 import json
 import math
@@ -137,7 +136,7 @@ def same_env(digest: str | None, model: Mapping[str, Any]) -> bool:
         digest: of the file that it was given; None for containers of older versions, which count as the same.
         model: a model of a plan.
     """
-    return digest is None or digest == _sha256(env_text(model))
+    return digest is None or digest == sha256_text(env_text(model))
 
 
 def runs_as_planned(live: LiveModel, model: Mapping[str, Any]) -> bool:
@@ -199,7 +198,7 @@ def vllm_service_changes(
     Returns:
         Changes as a mapping, with ``due``.
     """
-    planned, version = {model["name"]: model for model in models}, _sha256(supervisor)
+    planned, version = {model["name"]: model for model in models}, sha256_text(supervisor)
     units: Mapping[str, Any] = {**(lost := _adoptable(planned, live)), **live["units"]}
     verdicts = {name: _verdict(model, units.get(name, {})) for name, model in planned.items()}
     by_kind = {kind: [name for name, found in verdicts.items() if kind in found] for kind in VERDICTS}
@@ -306,7 +305,7 @@ def _verdict(model: Mapping[str, Any], unit: Mapping[str, Any]) -> set[str]:
 
 
 def _differs(path: str, file: Mapping[str, Any], units: Mapping[str, Any]) -> bool:
-    return _sha256(file["content"]) != _live(path, units)
+    return sha256_text(file["content"]) != _live(path, units)
 
 
 def _live(path: str, units: Mapping[str, Any]) -> str | None:
@@ -316,10 +315,6 @@ def _live(path: str, units: Mapping[str, Any]) -> str | None:
     key = {"service": "unit_sha256", "env": "env_sha256", "json": "launch_sha256"}.get(kind, f"{kind}_sha256")
     found = units.get(name, {}).get(key)
     return str(found) if found else None
-
-
-def _sha256(text: str) -> str:
-    return hashlib.sha256(text.encode()).hexdigest()
 
 
 def vllm_secret_files(
