@@ -100,7 +100,7 @@ def test_an_image_that_was_changed_is_refused(registry: str, tmp_path: Path) -> 
     bundle.mkdir()
     item = image(bundle, "docker.io/library/debian", "12", "a")
     (bundle / "manifest.json").write_text(json.dumps({"items": [{**item, "digest": f"sha256:{'0' * 64}"}]}))
-    with pytest.raises(InputError, match=f"debian:12: the registry has {item['digest']}, not sha256:0000"):
+    with pytest.raises(InputError, match=f"debian:12: the registry has {item['digest'][:19]}[.]{{3}}, not sha256:0000"):
         filled(str(bundle), registry, store)
     with pytest.raises(InputError, match=r"manifest\.json: cannot be read"):
         filled(str(tmp_path / "none"), registry, store)

@@ -10,7 +10,7 @@ from gaudi_serve.buckets.linear import hpu_buckets, hpu_padded_shape
 from gaudi_serve.core.errors import InputError, as_filter
 from gaudi_serve.plan.host import vllm_plan
 from gaudi_serve.plan.launch import vllm_launch
-from helpers.plans import QWQ, gaudi_host, model, planned
+from helpers.plans import QWQ, gaudi_host, live_of, model, planned
 
 ENV = {
     f"VLLM_{dimension}_BUCKET_{part}": value
@@ -168,6 +168,10 @@ def test_a_download_that_is_not_whole_counts_with_all_of_it() -> None:
     one = only(planned(model(source=source, weight_bytes=65_000_000_000), **host))
     assert one["memory"]["weights_gib"] == 30.3
     assert "the folder has 4 of 65 GB; the estimate includes the rest" in one["warnings"]
+    # A model that serves has all its files.
+    serving = {"services": live_of({"models": [one]})}
+    one = only(planned(model(source=source, weight_bytes=65_000_000_000), **host, **serving))
+    assert not [text for text in one["warnings"] if "the folder has" in text]
 
 
 def test_an_empty_key_that_takes_away_a_value_is_reported() -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from ansible.parsing.vault import AnsibleVaultError
 from gaudi_serve.catalog.files import BUILTIN
 from gaudi_serve.inventory.variables import inventory_refusal
 from gaudi_serve.plan.changes import vllm_plan_changes
@@ -122,16 +123,25 @@ def test_every_host_has_its_own_catalog(tmp_path: Path) -> None:
 class Unread(dict[str, Any]):
     """Variables of which one cannot be read."""
 
+    cause: Exception = KeyError("s3cret")
+
     def __getitem__(self, key: str) -> Any:
         if key == "vllm_secrets":
-            raise TemplateError("a template\nwith s3cret") from KeyError("s3cret")
+            raise TemplateError("a template\nwith s3cret") from self.cause
         return super().__getitem__(key)
 
 
 def test_a_secret_that_cannot_be_read_is_not_quoted() -> None:
-    fleet = vllm_fleet_plan({"a": Unread(known(vllm_secrets={}))}, ["a"], [])
+    hosts = {"a": Unread(known(vllm_secrets={}))}
+    fleet = vllm_fleet_plan(hosts, ["a"], [])
     (error,) = fleet["errors"]
-    assert error["message"] == "a: vllm_secrets: a template with a mistake, or a vault that cannot be opened"
+    assert error["message"] == "a: vllm_secrets: a template with a mistake"
+    hosts["a"].cause = AnsibleVaultError("Attempting to decrypt but no vault secrets found.")
+    (error,) = vllm_fleet_plan(hosts, ["a"], [])["errors"]
+    assert error["message"] == (
+        "a: vllm_secrets: a vault that cannot be opened: its password is missing or wrong; give it with "
+        "--ask-vault-pass or --vault-password-file"
+    )
     assert len(fleet["hosts"]["a"]["models"]) == 1
 
 

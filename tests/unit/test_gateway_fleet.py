@@ -399,7 +399,7 @@ def test_the_plan_knows_that_a_model_has_the_gateways_port(key: str) -> None:
         fleet = vllm_fleet_plan(hosts, ["g1"], [])
         sentence = f"g1: fleet_gateway.{key}: 30001: model a of this host listens there; choose another port"
         assert [one["message"] for one in fleet["errors"]] == [sentence] * expected
-        assert vllm_fleet_summary(fleet)["failure"] == ("1 error, listed above" if expected else "")
+        assert vllm_fleet_summary(fleet)["failure"] == ("1 error in the plan of g1, listed above" if expected else "")
 
 
 def test_the_example_of_the_page_is_planned_without_an_error() -> None:

@@ -56,6 +56,12 @@ def test_every_input_of_the_roles_is_checked_and_their_defaults_are_right() -> N
         ("accelerator_release", 1.21, "g: accelerator_release 1.21: must be a quoted release such as '1.24.1'"),
         ("accelerator_release", [1], "g: accelerator_release [1]: must be a quoted release such as '1.24.1'"),
         ("accelerator", "gpu", "g: accelerator 'gpu': must be auto, gaudi, cuda, rocm, xpu or cpu"),
+        (
+            "qualification_required",
+            "short",
+            "g: qualification_required 'short': must be '', quick or long, as a quoted text",
+        ),
+        ("container_runtime_http_proxy", False, "g: container_runtime_http_proxy false: must be a quoted text of one"),
         ("vllm_images", "x", "g: vllm_images 'x': must be a list of images"),
         ("vllm_images", [{"name": "a b"}], "g: vllm_images: name 'a b': must be the name of an image, such as reg"),
         ("vllm_images", [{"name": "a:1", "archve": "/x"}], "g: vllm_images: a:1: archve '/x': must be one of acc"),

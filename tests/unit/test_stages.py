@@ -430,6 +430,16 @@ def test_changes_of_packages_files_and_units() -> None:
         assert what(changes(outcome, "runtime"), check=True) == words
 
 
+@pytest.mark.parametrize(
+    ("before", "words"), [("active", "restart x"), ("inactive", "start x"), ("failed", "start x"), (None, "restart x")]
+)
+def test_a_unit_that_did_not_run_is_started_and_not_restarted(before: str | None, words: str) -> None:
+    result = {"status": {"ActiveState": before}} if before else {}
+    args = {"name": "x.service", "state": "restarted"}
+    outcome = Outcome("a", Task("Do it", "ansible.builtin.systemd_service"), result, args, changed=True)
+    assert what(changes(outcome, "models"), check=True) == words
+
+
 def test_a_loop_whose_items_are_all_skipped_leaves_nothing_behind() -> None:
     output = StageOutput()
     output.play(Play("Some play", ("a",)))

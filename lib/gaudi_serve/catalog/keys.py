@@ -12,8 +12,9 @@ from typing import Any
 from ..buckets.plugin_input import DIMENSIONS, PARTS
 from ..buckets.plugin_input import STRATEGIES as PLUGIN_STRATEGIES
 from ..core.checks import Wrong, is_flag, matching, must, one_of, whole, within
-from ..core.errors import InputError, Problem, has_login, is_number, near, shown
+from ..core.errors import PLAIN_WORD, InputError, Problem, has_login, is_number, near, seen, shown
 from ..core.images import IS_NAME, NAMED
+from ..core.tiers import OF_A_HOST
 from ..engines import ENGINES
 from ..model.config_json import sound
 from ..model.distributed import PORT, PORTS, part_problem
@@ -351,21 +352,26 @@ def findings(spec: Any) -> list[Problem]:
             if allowed := _option(key, value):
                 found.append((key, value, allowed))
         else:
-            hint = near(key, OWN_KEYS | OPTION_NAMES)
-            hidden = SECRET_KEY.search(str(key)) and not is_number(value, -math.inf, math.inf)
-            found.append(
-                (
-                    str(key),
-                    "(hidden)" if hidden else value,
-                    f"is neither a key of this toolkit nor an option of vLLM{hint}",
-                )
-            )
+            found.append(_unknown(key, value))
     return found
+
+
+def _unknown(key: Any, value: Any) -> Problem:
+    """Return the problem with a key that no model has."""
+    if key == "accelerator" or str(key).startswith(OF_A_HOST):
+        # Some of these variables have secrets.
+        return str(key), None, "is a variable of a host, not a key of a model; put it beside vllm_models"
+    hint = near(key, OWN_KEYS | OPTION_NAMES)
+    hidden = SECRET_KEY.search(str(key)) and not is_number(value, -math.inf, math.inf)
+    allowed = f"is neither a key of this toolkit nor an option of vLLM{hint}"
+    return str(key), seen(value) if hidden else value, allowed
 
 
 def _shown(key: str, value: Any) -> Any:
     """Return a refused value for a message. Some keys are hidden because they may contain a secret."""
-    return "(hidden)" if key in ("env", "source", "extra_args", SHARED) else value
+    if key not in ("env", "source", "extra_args", SHARED) or is_number(value, -math.inf, math.inf):
+        return value
+    return seen(value, PLAIN_WORD)
 
 
 def _members(models: Sequence[Mapping[str, Any]]) -> Iterator[Problem]:

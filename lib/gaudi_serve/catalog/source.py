@@ -21,8 +21,9 @@ URL = re.compile(r"(https?|ssh|file)://[^\s@]+|[\w.-]+@[\w.-]+:[^\s]+")
 def source_problem(value: Any) -> str | None:
     """Return what is allowed if a model's ``source`` is wrong, else None."""
     if not isinstance(value, Mapping):
-        return "a mapping, such as {kind: hub, repo: Qwen/QwQ-32B}"
-    return _problem(value, KEYS | EXTRAS) or _extras(value)
+        return "must be a mapping, such as {kind: hub, repo: Qwen/QwQ-32B}"
+    problem = _problem(value, KEYS | EXTRAS) or _extras(value)
+    return f"must have {problem}" if problem else None
 
 
 def _problem(value: Mapping[str, Any], keys: set[str]) -> str | None:
@@ -31,18 +32,18 @@ def _problem(value: Mapping[str, Any], keys: set[str]) -> str | None:
         return f"a kind of {', '.join(KINDS)}, not {kind!r}"
     unknown = sorted(set(map(str, value)) - keys)
     if unknown:
-        return f"keys {', '.join(sorted(keys))}, not {', '.join(unknown)}"
+        return f"only the keys {', '.join(sorted(keys))}, not {', '.join(unknown)}"
     own, place = KINDS[kind], value.get(KINDS[kind])
     shapes = {"repo": (REPO, "owner/name"), "url": (URL, "an address without a token"), "path": (FOLDER, "a path")}
     shape, told = shapes[own]
     if not isinstance(place, str) or not shape.fullmatch(place) or ".." in place.split("/") or not is_address(place):
-        return f"with kind {kind} a key {own}: {told}"
+        return f"a key {own} with kind {kind}: {told}"
     for key in ("revision", "endpoint"):
         text = value.get(key)
         if text is not None and (
             not isinstance(text, str) or not re.fullmatch(r"[^\s@-][^\s@]*", text) or not is_address(text)
         ):
-            return f"a {key} that is a quoted text without blanks and tokens"
+            return f"{'an' if key == 'endpoint' else 'a'} {key} that is a quoted text without blanks and tokens"
     for key in ("include", "exclude"):
         patterns = value.get(key, [])
         if not isinstance(patterns, list) or not all(isinstance(pattern, str) for pattern in patterns):

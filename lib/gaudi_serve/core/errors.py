@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass
 from functools import wraps
 from typing import Any, TypeGuard
 
-from .hide import without_credentials
+from .hide import HIDDEN, without_credentials
 from .tiers import rank
 
 # Texts of ansible-core and ssh for a module whose result is cut off: the host was paused, lost or restarted.
@@ -22,6 +22,9 @@ LONGEST_VALUE = 80  # characters of a value or line that a message shows
 MISSPELT = 0.9  # The likeness from which a word is a name with a typing error.
 ABOUT = 0.1  # Names whose likeness to a word differs by less are about equally similar.
 DIGITS = re.compile(r"[0-9]{1,18}")
+# Texts that are never a secret; and those that are none where a secret would be a part of a mapping or of a list.
+SWITCH = re.compile(r"true|false|yes|no|on|off|auto|none", re.IGNORECASE)
+PLAIN_WORD = re.compile(r"[a-z]{1,20}")
 # A user or password before the host of an address. With http, a user alone can be a token; ssh needs a user. A number
 # after a colon is a port. A password that is not encoded can contain any character, also slashes.
 LOGIN = re.compile(r"https?://[^/\s@]*@|\w+://[^/\s@:]*:(?!\d+(?:/|\s|$))\S*@", re.IGNORECASE)
@@ -87,6 +90,12 @@ def shown(value: Any) -> str:
             # Too deep, or an integer of more digits than Python writes.
             text = f"a value of type {type(value).__name__}"
     return text if len(text) <= LONGEST_VALUE + 2 else text[:LONGEST_VALUE] + "..."
+
+
+def seen(value: Any, words: re.Pattern[str] = SWITCH) -> Any:
+    """Return a value that may be a secret for a message: hidden, unless it is a switch or one of these plain words."""
+    plain_word = isinstance(value, str) and words.fullmatch(value)
+    return value if value is None or isinstance(value, bool) or plain_word else HIDDEN
 
 
 def connection_broke(text: str, result: Mapping[str, Any]) -> bool:

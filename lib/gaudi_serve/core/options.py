@@ -81,7 +81,7 @@ def _form(option: Option, form: Rule | Range | None) -> Rule:
         counted = f"{'an integer' if option['type'] == 'int' else 'a number'}{form.what and ' of '}{form.what}"
         return Rule(within(form.low, form.high), f"must be {counted} from {form.low} to {form.high}")
     if form is None and "choices" in option:
-        *others, last = option["choices"]
+        *others, last = (str(one) or "''" for one in option["choices"])
         return Rule(lambda _: True, f"must be {', '.join(others)} or {last}, as a quoted text")
     return form or USUAL[option["type"]]
 

@@ -35,6 +35,13 @@ NAMES: dict[str, tuple[str, ...]] = {
         *(f"fleet_gateway.clients.CLIENT.{key}" for key in ("key", "sha256")),
     ),
 }
+# Beginnings of variables of a host that no key of a model has.
+OF_A_HOST = (
+    *("accelerator_", "benchmark_", "bios_", "bundle_", "container_runtime_", "driver_", "fleet_", "gaudi_"),
+    *("host_tuning_", "link_validation_", "model_weights_", "preflight_", "qualification_", "site_mirror_"),
+    *("vllm_image_", "vllm_images", "vllm_models", "vllm_model_defaults", "vllm_secrets", "vllm_service_"),
+    *("vllm_catalog_dirs", "vllm_distributed_models", "vllm_cluster_address", "vllm_weights_endpoints"),
+)
 _TIERS = {name: tier for tier, names in NAMES.items() for name in names}
 
 

@@ -17,3 +17,9 @@ def some_names(hosts: Sequence[str]) -> str:
     if len(hosts) <= NAMED + 1:
         return ", ".join(hosts)
     return f"{', '.join(hosts[:NAMED])} and {len(hosts) - NAMED} more"
+
+
+def short_digest(digest: str) -> str:
+    """Return the beginning of a digest, for a message that compares two of them."""
+    kind, colon, digits = digest.rpartition(":")
+    return f"{kind}{colon}{digits[:12]}..." if len(digits) > 16 else digest

@@ -28,6 +28,7 @@ from typing import IO, Any
 
 from ..core.errors import InputError
 from ..core.run import run
+from ..core.words import short_digest
 from .observe_services import STATE
 
 DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
@@ -84,7 +85,9 @@ class Source:
     def check(self, digest: str, given: str) -> None:
         """Refuse content whose digest differs from the requested one."""
         if given != digest:
-            raise InputError(f"{self.registry} gave {given} in place of {digest}, which is not loaded")
+            raise InputError(
+                f"{self.registry} gave {short_digest(given)} in place of {short_digest(digest)}, which is not loaded"
+            )
 
     def whole(self, kind: str, digest: str) -> bytes:
         """Return a manifest or a small blob.

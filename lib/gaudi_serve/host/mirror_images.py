@@ -11,7 +11,7 @@ from pathlib import Path
 
 from ..core.errors import InputError, one_line
 from ..core.run import run
-from ..core.words import counted
+from ..core.words import counted, short_digest
 from .pull import mirrored_name
 
 # Accepted manifests: images of one platform or of several, in Docker's and OCI's format.
@@ -91,7 +91,8 @@ def filled(bundle: str, registry: str, store: str, check: bool = False) -> list[
             why = no_room(bundle, [one], Path(store)) or one_line(done.err)[-500:]
             raise InputError(f"image {one.name}:{one.tag}: not copied into the registry: {why}")
         if (came := digest_of(registry, one)) != one.digest:
-            raise InputError(f"image {one.name}:{one.tag}: the registry has {came or 'none'}, not {one.digest}")
+            there = f"the registry has {short_digest(came or 'none')}, not {short_digest(one.digest)}"
+            raise InputError(f"image {one.name}:{one.tag}: {there}")
     return copied
 
 

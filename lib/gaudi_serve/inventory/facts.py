@@ -449,11 +449,28 @@ def _unread(name: str, value: Any, place: Place, problem: Exception) -> Unread:
     return Unread(model, key, f"model {one_line(model)}: {key}: {reason}")
 
 
+CLOSED = (
+    "a vault that cannot be opened: its password is missing or wrong; give it with --ask-vault-pass or "
+    "--vault-password-file"
+)
+
+
+def _is_vault(problem: BaseException | None) -> bool:
+    """Return whether an error comes from a vault: by its class, or that of one of its causes."""
+    causes: list[BaseException] = []
+    while problem is not None and problem not in causes:
+        causes.append(problem)
+        problem = problem.__cause__ or problem.__context__
+    return any("Vault" in type(one).__name__ for one in causes)
+
+
 def _reason(name: str, problem: BaseException) -> str:
     cause = problem.__cause__
+    if _is_vault(problem):
+        return CLOSED
     if cause is not None and name in HIDDEN:
         # The reason can quote a part of the secret.
-        return "a template with a mistake, or a vault that cannot be opened"
+        return "a template with a mistake"
     # The cause of Ansible's error has the filter's own message.
     if cause is not None and str(cause).startswith("The filter plugin") and cause.__cause__ is not None:
         cause = cause.__cause__

@@ -26,7 +26,7 @@ from ..core.checks import (
     matching,
     one_of,
 )
-from ..core.errors import InputError, Problem, has_login, is_whole, near, one_line, readable, shown
+from ..core.errors import InputError, Problem, has_login, is_whole, near, one_line, readable, seen, shown
 from ..core.images import IS_MIRROR, IS_NAME
 from ..core.options import FOLDER, OPTIONS, Range, rule_of
 from ..core.tiers import rank
@@ -423,7 +423,11 @@ MODEL_KEYS = sorted(
 def input_problems(variables: Known) -> list[Problem]:
     """Return the problems with the variables of the roles, as (key, value, what is allowed)."""
     return [
-        (key, "(empty)" if variables[key] is None else "(hidden)" if key in HIDDEN else variables[key], rule.allowed)
+        (
+            key,
+            "(empty)" if variables[key] is None else seen(variables[key]) if key in HIDDEN else variables[key],
+            rule.allowed,
+        )
         for key, rule in INPUTS.items()
         if key in variables and not rule.good(variables[key])
     ]

@@ -319,14 +319,20 @@ def _loaded(one: Weighed) -> list[str]:
     return [f"{told}; env: {{{one.preserved_by}: '1'}} keeps them" if one.preserved_by else told]
 
 
+def _partly_there(one: Weighed, host: Host) -> list[str]:
+    """Return a warning if the folder lacks a part of the weights. A model that serves has all of them."""
+    live, here, size = host.services.get(one.spec.name), one.weights.here, one.weights.size
+    if not here or here >= 0.95 * size or (live and live.active):
+        return []
+    return [f"the folder has {here / 1e9:.0f} of {size / 1e9:.0f} GB; the estimate includes the rest"]
+
+
 def _unknown(one: Weighed, host: Host, cost: Cost) -> list[str]:
     """Return warnings about checks that were not possible for a model on cards, and what would allow them."""
     spec, model, size = one.spec, one.weights.architecture, one.weights.size
     platform = platform_of(host.accelerator)
     lacks = [name for name, known in (("config", memory_names(model)), ("weight_bytes", size)) if not known]
-    warnings = []
-    if (here := one.weights.here) and here < 0.95 * size:
-        warnings.append(f"the folder has {here / 1e9:.0f} of {size / 1e9:.0f} GB; the estimate includes the rest")
+    warnings = _partly_there(one, host)
     draft = draft_model(spec)
     if draft and not one.weights.draft:
         warnings.append(

@@ -368,9 +368,15 @@ def vllm_fleet_summary(fleet: Mapping[str, Any]) -> dict[str, Any]:
         "down": {name: host["down"] for name, host in fleet["hosts"].items() if host.get("down")},
         "errors": [error["message"] for error in fleet["errors"]],
         "warnings": list(fleet["warnings"]),
-        "failure": f"{counted(len(fleet['errors']), 'error')}, listed above" if fleet["errors"] else "",
+        "failure": _failure(fleet["errors"]),
         "text": "\n".join(vllm_fleet_lines(fleet)),
     }
+
+
+def _failure(errors: Sequence[Known]) -> str:
+    """Return why plan.yml fails. Its task runs once, under the name of the first host, so the sentence names hosts."""
+    hosts = list(dict.fromkeys(str(one["host"]) for one in errors))
+    return f"{counted(len(errors), 'error')} in the plan of {some_names(hosts)}, listed above" if errors else ""
 
 
 def _changes(host: Known) -> list[str]:

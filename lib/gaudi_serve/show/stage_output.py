@@ -229,18 +229,21 @@ def _by_module(module: str, args: Result, result: Result) -> list[Change]:
         verb = ("purge" if args.get("purge") else "remove") if args.get("state") == "absent" else "install"
         return [Change(verb, str(package).strip()) for package in packages if str(package).strip()]
     if module in ("systemd_service", "systemd", "service"):
-        return _unit(args)
+        return _unit(args, result)
     if module == "reboot":
         return [Change("reboot", "")]
     path = (args.get("dest") or args.get("path") or args.get("name")) if module in FILES else ""
     return [Change("remove" if args.get("state") == "absent" else "write", base(path))] if path else []
 
 
-def _unit(args: Result) -> list[Change]:
+def _unit(args: Result, result: Result) -> list[Change]:
     name = str(args.get("name") or "").removesuffix(".service")
     if not name:
         return [Change("reload", "systemd", weak=True)]
     verb = STATES.get(str(args.get("state") or ""), "")
+    before = result.get("status")
+    if verb == "restart" and isinstance(before, Mapping) and before.get("ActiveState") in ("inactive", "failed"):
+        verb = "start"
     if not verb and args.get("enabled") is not None:
         verb = "enable" if args["enabled"] else "disable"
     return [Change(verb, name)] if verb else []

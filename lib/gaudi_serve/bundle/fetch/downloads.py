@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from http import HTTPStatus
 from pathlib import Path
 
+from ...core.words import short_digest
 from ...host.bundle_verify import CHUNK, KEY
 from ..items import Item
 from .base import Bundle, FetchError, Got, Outcome, again, each, of_kind
@@ -37,7 +38,7 @@ def _got(bundle: Bundle, item: Item) -> Got:
         found = hashlib.file_digest(handle, "sha256").hexdigest()
     if wanted and found != wanted:
         stage.unlink()
-        raise FetchError(f"{item.origin}: has the SHA-256 {found} in place of {wanted}")
+        raise FetchError(f"{item.origin}: has the SHA-256 {short_digest(found)} in place of {short_digest(wanted)}")
     if last and last.sha256 == found:
         stage.unlink()
         return again(last)

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from ...core.images import split_registry
+from ...core.words import short_digest
 from ...host.bundle_verify import CHUNK, checksum
 from ...host.pull import full_name
 from ...stages.image import registry_login
@@ -130,7 +131,7 @@ class _Image:
         self.skopeo("copy", "--quiet", *keep, *login, source, f"dir:{stage}")
         found = f"sha256:{hashlib.sha256((stage / 'manifest.json').read_bytes()).hexdigest()}"
         if digest and found != digest:
-            raise FetchError(f"skopeo: fetched {found} in place of {digest}")
+            raise FetchError(f"skopeo: fetched {short_digest(found)} in place of {short_digest(digest)}")
         self.shared(stage)
         self.bundle.swap(stage, self.path(found))
         return found
