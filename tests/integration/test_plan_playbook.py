@@ -132,8 +132,8 @@ def test_what_is_wrong_with_one_host_leaves_the_others_planned(tmp_path: Path) -
         "d: vllm_images[0]: Syntax error in template: unexpected end of template, expected 'end of print statement'.",
         "d: vllm_catalog_dirs: 'no_dirs' is undefined; set it for this host, or write the value itself",
         "d: vllm_secrets.tiny.VLLM_API_KEY: 'no_key' is undefined; set it for this host, or write the value itself",
-        "e: vllm_model_defaults.image: Attempt to use undecryptable variable: "
-        "Attempting to decrypt but no vault secrets found.",
+        "e: vllm_model_defaults.image: a vault that cannot be opened: its password is missing or wrong; give it with "
+        "--ask-vault-pass or --vault-password-file",
     ]
     assert "Finalization of task args" not in text
 
