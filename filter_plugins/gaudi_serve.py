@@ -22,7 +22,7 @@ from gaudi_serve.buckets.plugin import hpu_plugin_buckets
 from gaudi_serve.buckets.plugin_server import hpu_plugin_padded_shape
 from gaudi_serve.bundle.report import bundle_manifest
 from gaudi_serve.catalog.files import model_catalog
-from gaudi_serve.catalog.merge import model_hosts, model_weights, served_names
+from gaudi_serve.catalog.merge import model_files, model_hosts, model_weights, served_names
 from gaudi_serve.core.errors import as_filter
 from gaudi_serve.gateway.fleet import (
     behind_gateway,
@@ -135,6 +135,7 @@ FILTERS: tuple[Callable[..., Any], ...] = (
     model_refusal,
     packages_reset,
     model_catalog,
+    model_files,
     model_hosts,
     model_weights,
     plans_models,

@@ -27,6 +27,11 @@ options:
     type: list
     elements: path
     default: []
+  files:
+    description: Files and folders that the servers of models need; the module returns which of them exist.
+    type: list
+    elements: path
+    default: []
   names:
     description: Names on which models listen. The module returns the addresses to which the host resolves them.
     type: list
@@ -123,6 +128,7 @@ ansible_facts:
 """
 
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 from ansible.module_utils.basic import AnsibleModule
@@ -184,11 +190,12 @@ def host_facts(
         "verbs": observe_network.verbs_names(),
         "clock": observe_host.clock(given["controller_time"]),
         "names": observe_host.resolved(given["names"]),
+        "files": {path: Path(path).exists() for path in given["files"]},
         "services": {
             name: {
                 **{key: unit[key] for key in keep},
                 **{"holds": name in holding, "secret_changed": secret_changed(unit)},
-                "stale": (unit["container"] or {}).get("stale", []),
+                **{key: (unit["container"] or {}).get(key, []) for key in ("stale", "limits")},
                 "env_sha256": (unit["container"] or {}).get("env_sha256"),
             }
             for name, unit in units.items()
@@ -243,6 +250,7 @@ def main() -> None:
         argument_spec={
             "gather": {"type": "list", "elements": "str", "choices": [*SUBSETS, *OTHERS], "default": list(SUBSETS)},
             "weights": {"type": "list", "elements": "path", "default": []},
+            "files": {"type": "list", "elements": "path", "default": []},
             "names": {"type": "list", "elements": "str", "default": []},
             "accelerator": {"type": "str", "default": "auto"},
             "controller_time": {"type": "float"},

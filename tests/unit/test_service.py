@@ -115,6 +115,40 @@ def test_a_container_that_was_started_with_an_edited_environment_is_seen(models:
         )
 
 
+def test_limits_that_were_set_in_a_running_container_restart_it(models: list[dict[str, Any]]) -> None:
+    container = {"running": True, "digest": models[0]["digest"], "secret_mtime": "", "limits": ["NanoCpus"]}
+    state = live(models, container=container)
+    found = changes(models, state)
+    assert found["restart"] == ["qwq"]
+    drift = service.vllm_service_drift(found, state, models)
+    assert drift == ["model qwq: runs with limits that were set with docker update: NanoCpus"]
+    services = live_of({"models": models})
+    services["qwq"]["limits"] = ["NanoCpus"]
+    lines = vllm_plan_changes(models, services)
+    assert lines == ["~ qwq: restart", "    - NanoCpus that was set with docker update"]
+
+
+def test_a_paused_container_is_resumed_and_not_restarted(models: list[dict[str, Any]]) -> None:
+    container = {"running": True, "paused": True, "digest": models[0]["digest"], "secret_mtime": ""}
+    state = live(models, container=container)
+    found = changes(models, state)
+    assert (found["unpause"], found["wait"], found["restart"], found["due"]) == (["qwq"], ["qwq"], [], True)
+    assert service.vllm_service_drift(found, state, models) == ["model qwq: its container is paused"]
+    assert "resume the paused container of qwq" in service.vllm_service_summary(found)
+    container["digest"] = "old"
+    assert changes(models, live(models, container=container))["unpause"] == []
+
+
+def test_a_container_that_runs_without_its_stopped_unit_is_removed(models: list[dict[str, Any]]) -> None:
+    models[0]["state"] = "stopped"
+    container = {"running": True, "digest": models[0]["digest"], "secret_mtime": ""}
+    off = {"state": "inactive", "enabled": False}
+    assert changes(models, live(models, **off, container=container))["orphans"] == ["vllm-qwq"]
+    renamed = {**container, "renamed": "mine"}
+    assert changes(models, live(models, **off, container=renamed))["orphans"] == ["mine"]
+    assert changes(models, live(models, **off, container={**container, "running": False}))["orphans"] == []
+
+
 def test_launch_file_and_unit(models: list[dict[str, Any]]) -> None:
     files = service.vllm_service_files(models, TEMPLATE)
     launch = json.loads(files["/etc/gaudi-serve/qwq.json"]["content"])
@@ -360,11 +394,15 @@ def serving(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., di
     box = container_of(plan)
 
     def observed(
-        unit_state: str = "active", pid: int = 77, pid_of_server: int = 0, mounts: list[dict[str, Any]] | None = None
+        unit_state: str = "active",
+        pid: int = 77,
+        pid_of_server: int = 0,
+        mounts: list[dict[str, Any]] | None = None,
+        changed: dict[str, Any] | None = None,
     ) -> dict[str, Any]:
         box["Mounts"], box["State"]["Pid"] = mounts or [], pid_of_server
         shown = f"Id=vllm-qwq.service\nActiveState={unit_state}\nUnitFileState=enabled\nMainPID={pid}\n"
-        answers = {"systemctl": shown, "ps": "a\n", "inspect": json.dumps([box]), "image": ""}
+        answers = {"systemctl": shown, "ps": "a\n", "inspect": json.dumps([{**box, **(changed or {})}]), "image": ""}
 
         def run(argv: list[str]) -> Result:
             return Result(0, answers[argv[0] if argv[0] == "systemctl" else argv[1]], "")
@@ -373,6 +411,20 @@ def serving(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., di
         return {**observe_services.observe(), "supervisor_sha256": digest(SUPERVISOR)}
 
     return observed
+
+
+def test_what_was_done_to_a_container_by_hand_is_observed(serving: Callable[..., dict[str, Any]]) -> None:
+    limits = {"NanoCpus": 10**9, "Memory": 0, "PidsLimit": None, "RestartPolicy": {"Name": "always"}}
+    changed = {"Name": "/mine", "HostConfig": limits, "State": {"Running": True, "Paused": True, "StartedAt": "now"}}
+    found = serving(changed=changed)
+    box = found["units"]["qwq"]["container"]
+    assert (box["renamed"], box["paused"], box["limits"]) == ("mine", True, ["NanoCpus", "RestartPolicy always"])
+    assert found["orphans"] == []
+    # It still has the model's cards and port.
+    assert observe_services.holding(found["units"]) == {"qwq"}
+    trial = {"Config": {"Labels": {"gaudi-serve.model": "qwq", "gaudi-serve.trial": "1"}}}
+    found = serving(changed={"Name": "/vllm-qwq.trial", **trial})
+    assert (found["units"]["qwq"]["container"], found["orphans"]) == (None, ["vllm-qwq.trial"])
 
 
 @pytest.fixture(params=[("launch", None), ("launch", ""), ("unit", ""), ("unit", None)], ids=str)

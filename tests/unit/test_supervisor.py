@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import json
 import os
 import signal
@@ -10,6 +11,7 @@ import socket
 import subprocess
 import threading
 import time
+from collections.abc import Iterator
 from dataclasses import asdict
 from hashlib import sha256
 from http.server import BaseHTTPRequestHandler
@@ -17,6 +19,7 @@ from pathlib import Path
 from socketserver import UnixStreamServer as UnixServer
 from types import ModuleType
 from typing import Any
+from urllib.parse import unquote
 
 import pytest
 from gaudi_serve.host.secret import secret_changed, secret_stale
@@ -134,6 +137,23 @@ def test_a_variable_that_stands_twice_stops_the_start(supervisor: ModuleType, on
     one.path.with_suffix(".env").unlink()
     with pytest.raises(supervisor.SupervisorError, match=r"qwq\.env is missing"):
         one.options([0])
+
+
+class SocketAnswer(BaseHTTPRequestHandler):
+    """Answers of Docker's own interface."""
+
+    def answer(self, status: int, body: Any) -> None:
+        """Send an answer."""
+        self.send_response(status)
+        self.end_headers()
+        self.wfile.write(b"" if status == 204 else json.dumps(body).encode())
+
+    def log_message(self, *_: object) -> None:
+        """Log nothing."""
+
+    def address_string(self) -> str:
+        """Return a text, because the other end of a socket has no address."""
+        return ""
 
 
 def test_taken_port_is_named(supervisor: ModuleType, one: Any) -> None:
@@ -283,24 +303,126 @@ def test_docker_is_asked_by_its_own_interface(
         assert one.inspect() is None
         return
 
-    class Answer(BaseHTTPRequestHandler):
+    class Answer(SocketAnswer):
         def do_GET(self) -> None:
-            assert self.path == "/containers/vllm-qwq/json"
-            self.send_response(status)
+            asked.append(self.path.partition("?")[0])
+            listed = self.path.startswith("/containers/json?")
+            self.send_response(200 if listed else status)
             self.end_headers()
-            self.wfile.write(json.dumps(body).encode() if body else b"{half")
+            self.wfile.write(b"[]" if listed else json.dumps(body).encode() if body else b"{half")
 
-        def log_message(self, *_: object) -> None:
-            """Log nothing."""
-
-        def address_string(self) -> str:
-            return "a socket has none"
-
-    with UnixServer(place, Answer) as server:
-        thread = threading.Thread(target=server.handle_request)
-        thread.start()
+    asked: list[str] = []
+    with served(place, Answer):
         assert one.inspect() == found
+    assert asked == ["/containers/vllm-qwq/json", *["/containers/json"] * (status == 404)]
+
+
+@contextlib.contextmanager
+def served(place: str, answer: type[BaseHTTPRequestHandler]) -> Iterator[None]:
+    """Answer on a socket, as Docker does."""
+    with UnixServer(place, answer) as server:
+        thread = threading.Thread(target=server.serve_forever, args=(0.05,))
+        thread.start()
+        yield
+        server.shutdown()
         thread.join()
+
+
+def test_a_renamed_container_gets_its_name_back(
+    supervisor: ModuleType, one: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(supervisor, "DOCKER", str(tmp_path / "d"))
+    names = {"t": "vllm-qwq.trial", "a": "mine"}
+    labels = {"t": {"gaudi-serve.trial": "1"}, "a": {"gaudi-serve.model": "qwq"}}
+
+    class Answer(SocketAnswer):
+        def do_GET(self) -> None:
+            path, _, query = self.path.partition("?")
+            if path == "/containers/json":
+                wanted = json.loads(unquote(query.removeprefix("filters=")))
+                assert wanted == {"label": ["gaudi-serve.model=qwq"], "status": ["running", "paused"]}
+                self.answer(
+                    200, [{"Id": key, "Names": [f"/{name}"], "Labels": labels[key]} for key, name in names.items()]
+                )
+            else:
+                known = next((key for key, name in names.items() if path == f"/containers/{name}/json"), None)
+                self.answer(200 if known else 404, {"Id": known})
+
+        def do_POST(self) -> None:
+            place, _, query = self.path.partition("?")
+            names[place.split("/")[2]] = query.removeprefix("name=")
+            self.answer(204, None)
+
+    with served(str(tmp_path / "d"), Answer):
+        assert one.inspect() == {"Id": "a"}
+        assert names == {"t": "vllm-qwq.trial", "a": "vllm-qwq"}
+        names["a"] = "gone"
+        del names["a"]
+        assert one.inspect() == {}
+        assert names == {"t": "vllm-qwq.trial"}
+
+
+class TrialDocker:
+    """Takes the place of the Docker client in a trial: refuses what it is given to refuse."""
+
+    def __init__(self, **refuses: tuple[int, str, str]) -> None:
+        self.refuses = refuses
+        self.calls: list[tuple[str, ...]] = []
+
+    def __call__(self, *arguments: str, **_: Any) -> subprocess.CompletedProcess[str]:
+        """Answer a call."""
+        self.calls.append(arguments)
+        status, out, problem = self.refuses.get(arguments[0], (0, "null" if arguments[0] == "image" else "", ""))
+        return subprocess.CompletedProcess([], status, out, problem)
+
+
+@pytest.mark.parametrize(
+    ("refuses", "why"),
+    [
+        ({}, ""),
+        ({"image": (1, "", "")}, "image vllm:1 is not on this host"),
+        ({"create": (1, "", "invalid ulimit type: foo")}, "Docker refuses the container: invalid ulimit type: foo"),
+        ({"start": (1, "", "not a directory")}, "Docker refuses the container: not a directory"),
+        ({"start": (0, "/a.jinja\n", "")}, "the container lacks /a.jinja: no mount provides it, nor does the image"),
+        ({"start": (1, "", 'exec: "sh": executable file not found in $PATH')}, ""),
+    ],
+)
+def test_docker_judges_a_launch_beside_the_container_that_serves(
+    supervisor: ModuleType,
+    one: Any,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    refuses: dict[str, Any],
+    why: str,
+) -> None:
+    docker = TrialDocker(**refuses)
+    monkeypatch.setattr(supervisor, "docker", docker)
+    monkeypatch.setattr(supervisor, "STATE", one.state.parent)
+    monkeypatch.setattr(supervisor.Supervisor, "cards", lambda _: [6, 7])
+    monkeypatch.setattr(supervisor.Supervisor, "nodes_must_be_there", lambda *_: None)
+    (one.state.parent / "qwq").mkdir()
+    assert supervisor.trial(one.path, ["/a.jinja", "/b"]) == bool(why)
+    assert capsys.readouterr().err.strip() == why
+    # The container that serves is never touched, and nothing is left.
+    assert all("vllm-qwq" not in call for call in docker.calls)
+    assert docker.calls[-1] == ("rm", "--force", "vllm-qwq.trial")
+    if not refuses:
+        full, alone = (call for call in docker.calls if call[0] == "create")
+        assert full[-len(one.launch["command"]) :] == tuple(one.launch["command"])
+        assert "HABANA_VISIBLE_DEVICES=6,7" in full and "--runtime" in full
+        assert not {"--runtime", "HABANA_VISIBLE_DEVICES=6,7"} & {*alone}
+        assert alone[-2:] == ("/a.jinja", "/b")
+        mounts = [[value for name, value in itertools.pairwise(call) if name == "--mount"] for call in (full, alone)]
+        assert mounts[0] == mounts[1] != []
+
+
+def test_a_launch_file_that_cannot_be_read_touches_no_container(
+    supervisor: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    docker = TrialDocker()
+    monkeypatch.setattr(supervisor, "docker", docker)
+    assert supervisor.trial(tmp_path / "qwq.json", []) == 1
+    assert docker.calls == [("rm", "--force", "vllm-qwq.trial")]
 
 
 def test_cards_are_resolved_from_the_modules(
@@ -314,7 +436,7 @@ def test_cards_are_resolved_from_the_modules(
     assert one.cards() == [3, 5]
     one.launch["module_ids"] = [0, 7]
     one.stopping.set()
-    with pytest.raises(supervisor.SupervisorError, match=r"waiting for cards \[7\]"):
+    with pytest.raises(supervisor.SupervisorError, match=r"cards \[7\] are missing; there are \[0, 1\]"):
         one.cards()
 
 

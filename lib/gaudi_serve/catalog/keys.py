@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import posixpath
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import date
@@ -187,12 +188,31 @@ def _arguments(value: Any) -> str | None:
     return None
 
 
+def _doubled(names: Sequence[str], key: str, kind: str) -> str | None:
+    twice = [name for name in dict.fromkeys(names) if names.count(name) > 1]
+    return f"has two {key} with the {kind} {', '.join(twice)}; leave one of them out" if twice else None
+
+
+# The limits of getrlimit(2) that Docker knows.
+ULIMITS = (
+    *("core", "cpu", "data", "fsize", "locks", "memlock", "msgqueue", "nice", "nofile", "nproc", "rss", "rtprio"),
+    *("rttime", "sigpending", "stack"),
+)
+
+
 def _ulimits(value: Any) -> str | None:
     number = r"(-1|\d+)"
-    good = isinstance(value, list) and all(
-        isinstance(item, str) and re.fullmatch(rf"[a-z]+={number}(:{number})?", item) for item in value
-    )
-    return None if good else "must be a list of Docker's ulimits, such as memlock=-1:-1"
+    items = value if isinstance(value, list) else [None]
+    for item in items:
+        fits = isinstance(item, str) and re.fullmatch(rf"([a-z]+)={number}(?::{number})?", item)
+        if not fits:
+            return "must be a list of Docker's ulimits, such as memlock=-1:-1"
+        name, soft, hard = fits.groups()
+        if name not in ULIMITS:
+            return f"has {name}, which is none of Docker's ulimits: {', '.join(ULIMITS)}"
+        if hard not in (None, "-1") and (soft == "-1" or int(soft) > int(hard)):
+            return f"has {item}: the soft limit, before the colon, is above the hard one"
+    return _doubled([str(item).partition("=")[0] for item in items], "ulimits", "limit")
 
 
 def _capabilities(value: Any) -> str | None:
@@ -223,7 +243,7 @@ def _mounts(value: Any) -> str | None:
         for item in value
     )
     if good:
-        return None
+        return _doubled([posixpath.normpath(item["target"]) for item in value], "mounts", "target")
     whole = (
         [mount for mount in value if isinstance(mount, Mapping) and "/" in mount.values()]
         if isinstance(value, list)

@@ -10,6 +10,7 @@ from ..core.errors import shown
 from ..engines import ENGINES, profile_of, with_executor
 from ..model.draft import draft_model
 from ..model.host import Host
+from ..model.paths import host_paths
 from ..model.shared import OWN, SHARED, TAKEN, members, with_name
 from ..model.spec import Spec
 from ..platforms import platform_of
@@ -107,6 +108,11 @@ def model_weights(models: Any, catalog: Mapping[str, Any], defaults: Mapping[str
     specs = [one for spec in merged_all(models, catalog, defaults) for one in (spec, *members(spec))]
     paths = (path for spec in specs for path in (spec.get("weights"), draft_model(spec)))
     return sorted({path for path in paths if isinstance(path, str) and path.startswith("/")})
+
+
+def model_files(models: Any, catalog: Mapping[str, Any], defaults: Mapping[str, Any]) -> list[str]:
+    """Return the paths on the host that the models' servers need, except weights. Other problems do not matter."""
+    return sorted({path for spec in merged_all(models, catalog, defaults) for path in host_paths(spec)})
 
 
 def model_hosts(models: Any, catalog: Mapping[str, Any], defaults: Mapping[str, Any]) -> list[str]:

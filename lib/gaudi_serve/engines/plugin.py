@@ -18,7 +18,7 @@ from ..buckets.warmup import SKIPPED, plugin_warmup_seconds
 from ..core.errors import Problem
 from ..core.versions import comparable
 from ..model.architecture import Architecture
-from ..model.draft import MOST_GUESSED, Speculation, draft_model
+from ..model.draft import MOST_GUESSED, Speculation
 from ..model.vllm_options import BLOCK, FORK_ONLY
 from ..model.weights import architecture_of
 from ..platforms import platform_of
@@ -179,12 +179,6 @@ def _warnings(spec: Spec, host: Host) -> list[str]:
     found += _contradictions(spec, said)
     if model.known and method is None:
         found += _half_quantised(spec)
-    seen = [spec.weights, *(mount["target"] for mount in spec.get("mounts") or [])]
-    draft = draft_model(spec) or ""
-    if draft.startswith("/") and not any(f"{draft}/".startswith(f"{path.rstrip('/')}/") for path in seen):
-        found.append(
-            f"speculative_config: {draft} must be in the image: no mount provides it, and vLLM ends without it"
-        )
     if spec["skip_warmup"]:
         found.append(SKIPPED)
     if model.interleaved and not spec["enable_prefix_caching"] and _blind(spec):

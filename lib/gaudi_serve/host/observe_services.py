@@ -30,6 +30,8 @@ LAUNCH = (
     *("group", "launch_profile", "image", "module_ids", "command", "mounts", "runtime", "cap_add", "ulimits"),
     "read_only",
 )
+# What docker update changes in a container that runs.
+LIMITS = ("Memory", "MemoryReservation", "NanoCpus", "CpuQuota", "CpuShares", "CpusetCpus", "CpusetMems", "PidsLimit")
 PROPERTIES = "Id,LoadState,ActiveState,SubState,UnitFileState,StatusText,NRestarts,Job,NeedDaemonReload,MainPID"
 
 
@@ -44,7 +46,7 @@ def observe(secrets: Mapping[str, str] | None = None) -> dict[str, Any]:
     """
     marks = secrets or {}
     names = [name for path in sorted(UNITS.glob("vllm-*.service")) if (name := managed_name(path))]
-    containers = _containers()
+    containers = _named_again(_containers(), names)
     orphans = sorted(set(containers) - {f"vllm-{name}" for name in names})
     lost = [
         name for box in orphans if (name := containers[box]["model"]) and box == f"vllm-{name}" and is_missing(name)
@@ -221,6 +223,16 @@ def _show_units(names: list[str]) -> dict[str, dict[str, str]]:
     return shown
 
 
+def _named_again(containers: dict[str, dict[str, Any]], names: list[str]) -> dict[str, dict[str, Any]]:
+    """Return containers by name, with a running one that was renamed (``renamed``) under its model's name."""
+    missing = {f"vllm-{name}" for name in names} - set(containers)
+    found = dict(containers)
+    for box, one in containers.items():
+        if one["running"] and not one["trial"] and (own := f"vllm-{one['model']}") in missing:
+            found[own] = {**found.pop(box), "renamed": box}
+    return found
+
+
 def _containers() -> dict[str, dict[str, Any]]:
     ids = run(["docker", "ps", "-aq", "--filter", "label=gaudi-serve.model"])
     if not ids.out.split():
@@ -237,6 +249,9 @@ def _containers() -> dict[str, dict[str, Any]]:
             "id": entry["Id"][:12],
             "listens": None if sockets is None else sorted(sockets.get(entry["Id"], [])),
             "running": entry["State"]["Running"],
+            "paused": entry["State"].get("Paused", False),
+            "limits": _limits(entry.get("HostConfig") or {}),
+            "trial": "gaudi-serve.trial" in labels,
             "started": entry["State"]["StartedAt"],
             "created": entry["Created"],
             "stale": _stale(entry),
@@ -247,6 +262,13 @@ def _containers() -> dict[str, dict[str, Any]]:
             "env_sha256": labels.get("gaudi-serve.env"),
         }
     return found
+
+
+def _limits(settings: dict[str, Any]) -> list[str]:
+    """Return the limits that someone has set with ``docker update``; the supervisor sets none."""
+    found = [name for name in LIMITS if settings.get(name) not in (None, 0, -1, "")]
+    policy = (settings.get("RestartPolicy") or {}).get("Name") or "no"
+    return found + ([f"RestartPolicy {policy}"] if policy != "no" else [])
 
 
 def _stale(entry: dict[str, Any]) -> list[str]:

@@ -127,9 +127,10 @@ class LiveModel:
 
     module_ids: its cards. port: on which it listens. active: its unit runs; holds: its container uses its cards and
     port. digest: of the launch with which it was started. launch, env: the content of its files, empty if they are
-    missing; missing: the kinds of missing files. stale: files that changed after its start. secret_changed: its
-    secret changed after its start. env_sha256: of the environment with which it was started, None if unknown.
-    supervisor: SHA-256 of the running supervisor, None if unknown. token: SHA-256 of the secret that its hosts share.
+    missing; missing: the kinds of missing files. stale: files that changed after its start. limits: what was set in its
+    running container by hand. secret_changed: its secret changed after its start. env_sha256: of the environment with
+    which it was started, None if unknown. supervisor: SHA-256 of the running supervisor, None if unknown. token:
+    SHA-256 of the secret that its hosts share.
     """
 
     module_ids: tuple[int, ...] = ()
@@ -141,6 +142,7 @@ class LiveModel:
     env: Mapping[str, str] = field(default_factory=dict)
     missing: tuple[str, ...] = ()
     stale: tuple[str, ...] = ()
+    limits: tuple[str, ...] = ()
     secret_changed: bool = False
     env_sha256: str | None = None
     supervisor: str | None = None
@@ -159,6 +161,7 @@ class LiveModel:
             env=facts.get("env") or {},
             missing=tuple(facts.get("lost") or ()),
             stale=tuple(facts.get("stale") or ()),
+            limits=tuple(facts.get("limits") or ()),
             secret_changed=bool(facts.get("secret_changed")),
             env_sha256=facts.get("env_sha256"),
             supervisor=facts.get("supervisor"),
@@ -245,16 +248,17 @@ class Host:
     """The facts of a host that planning uses.
 
     accelerator: the name of its platform. device_name: such as HL-225. driver_version: None if it is not set, as in
-    facts written by hand. ip, interface: those of its default route. addresses: all its own addresses; None if
-    unknown. networks: those that other hosts may reach, with their interfaces. names: the addresses to which names
-    resolve there. ports: programs by the port on which they listen. weights: by folder; None for a folder without a
-    readable config.json. weights_unread: the file and its problem for such a folder. problem: why its devices do not
-    answer. nics: it has network cards for traffic between devices. unusable: (description, problem) of unusable
-    devices without a known module_id. device_family: the family that unknown devices count as. cdi: its container
-    engine accepts CDI device names. awaits_driver: its devices answer only after this run has installed their driver.
-    platforms: those of all its devices; empty if the facts do not contain it. notes: warnings about its devices.
-    cpu: its processors, if it serves with them; None if unknown. verbs: RDMA devices of its network cards. between:
-    the network between hosts as the inventory describes it. clock: its own.
+    facts written by hand. ip, interface: those of its default route. addresses: all its own addresses; None if unknown.
+    networks: those that other hosts may reach, with their interfaces. names: the addresses to which names resolve
+    there. files: whether the files and folders of its models exist, as far as read. ports: programs by the port on
+    which they listen. weights: by folder; None for a folder without a readable config.json. weights_unread: the file
+    and its problem for such a folder. problem: why its devices do not answer. nics: it has network cards for traffic
+    between devices. unusable: (description, problem) of unusable devices without a known module_id. device_family: the
+    family that unknown devices count as. cdi: its container engine accepts CDI device names. awaits_driver: its devices
+    answer only after this run has installed their driver. platforms: those of all its devices; empty if the facts do
+    not contain it. notes: warnings about its devices. cpu: its processors, if it serves with them; None if unknown.
+    verbs: RDMA devices of its network cards. between: the network between hosts as the inventory describes it. clock:
+    its own.
     """
 
     accelerator: str | None = None
@@ -269,6 +273,7 @@ class Host:
     addresses: Sequence[str] | None = None
     networks: tuple[Network, ...] = ()
     names: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    files: Mapping[str, bool] = field(default_factory=dict)
     weights_unread: Mapping[str, str] = field(default_factory=dict)
     problem: Sequence[str] = ()
     nics: bool = False
@@ -304,6 +309,7 @@ class Host:
                 for one in facts.get("networks") or ()
             ),
             facts.get("names") or {},
+            facts.get("files") or {},
             facts.get("weights_unread") or {},
             facts.get("problem") or (),
             bool(facts.get("host_nics")),

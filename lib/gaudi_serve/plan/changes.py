@@ -61,6 +61,7 @@ def _of_model(name: str, model: Mapping[str, Any], live: LiveModel | None, super
     restart = f"~ {name}: restart{' (secret changed)' * live.secret_changed}"
     if not runs_as_planned(live, model):
         stale = [f"~ {path}: as it was at its start -> as it is now" for path in live.stale]
+        stale += [f"- {limit} that was set with docker update" for limit in live.limits]
         changed = [*_changed(live, model), *stale] or [_elsewhere(live, model)]
         return [restart, *[f"    {text}" for text in changed]]
     if not live.runs:

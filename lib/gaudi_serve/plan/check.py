@@ -12,6 +12,7 @@ from ..core.versions import comparable
 from ..engines import ENGINES, Engine, engine_of
 from ..memory.shape import shape_problems
 from ..model.host import Host
+from ..model.paths import on_host, spec_paths
 from ..model.shared import named_key
 from ..model.spec import Spec
 from ..model.vllm_options import AUTO_LENGTH, AUTO_LENGTH_SINCE, OPTION_NAMES
@@ -51,6 +52,7 @@ def host_problems(
     problems += platform.problems(spec) + platform.image_problems(spec, release) + _foreign_image(spec, platform)
     problems += [(key, spec[key], text) for key, text in platform.lacks.items() if spec.get(key) not in (None, False)]
     problems += _engine_problems(spec, engine_of(spec), platform, release) + _length_problems(spec)
+    problems += _file_problems(spec, host)
     # An engine that cannot share a card is refused above, and it has no defaults for the other models.
     for place, one in enumerate(spec.served if engine_of(spec).share else spec.served[:1]):
         found = weights[place]
@@ -59,6 +61,31 @@ def host_problems(
             name, whose = named_key(spec, place, key)
             problems.append((name, value, whose + allowed))
     return problems
+
+
+def _file_problems(spec: Spec, host: Host) -> list[Problem]:
+    """Return the problems with the files and folders that the model mounts, or reads in addition to its weights."""
+    engine, mounts = engine_of(spec), spec.get("mounts") or []
+    own = {engine.seen_at(one).rstrip("/") for one in spec.served}
+    problems: list[Problem] = [
+        ("mounts", mount["target"], "is where the plan mounts the weights; choose another target")
+        for mount in mounts
+        if mount["target"].rstrip("/") in own
+    ]
+    # A run fetches these folders before it starts the model.
+    fetched = [f"{folder.rstrip('/')}/" for folder, found in host.weights.items() if not found]
+    missing = [path for path, exists in host.files.items() if not exists]
+    missing = [path for path in missing if not f"{path}/".startswith(tuple(fetched))]
+    problems += [
+        ("mounts", mount["source"], "does not exist on this host; create it, or mount an existing folder or file")
+        for mount in mounts
+        if mount["source"] in missing and mount.get("read_only", True)
+    ]
+    return problems + [
+        (key, path, f"is {here} on this host, which does not exist")
+        for key, path in spec_paths(spec)
+        if (here := on_host(path, mounts)) in missing
+    ]
 
 
 def _length_problems(spec: Spec) -> list[Problem]:

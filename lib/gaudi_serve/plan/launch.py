@@ -15,6 +15,7 @@ from ..engines import ENGINES, Launch, engine_of, profile_of
 from ..engines.base import option_arguments
 from ..memory.vllm import utilization
 from ..model.host import Card, Host, LiveModel
+from ..model.paths import spec_paths
 from ..model.spec import Spec
 from ..model.vllm_options import DEFAULTS, OPTION_NAMES
 from ..platforms import PLATFORMS, DeviceAccess, Platform, platform_of
@@ -398,6 +399,12 @@ def launch_warnings(spec: Spec, platform: Platform) -> list[str]:
     found = [f"profile {spec.launch_profile} ignores {', '.join(ignored)}"] if ignored else []
     sockets = [mount["source"] for mount in spec.get("mounts", []) if mount["source"].endswith("/docker.sock")]
     found += [f"mounts {path}: anyone who breaks into the server is then root on the host" for path in sockets]
+    provided = [engine_of(spec).seen_at(one) for one in spec.served] + [one["target"] for one in spec.get("mounts", [])]
+    found += [
+        f"{key}: {path} must be in the image: no mount provides it, and vLLM ends without it"
+        for key, path in spec_paths(spec)
+        if not any(f"{path}/".startswith(f"{folder.rstrip('/')}/") for folder in provided)
+    ]
     names = sorted({"LD_PRELOAD", "LD_LIBRARY_PATH", "PATH"} & set(spec.get("env", {})))
     found += [f"env sets {name}, in place of the image's own" for name in names]
     hang = spec.get("hang_timeout_s")

@@ -49,7 +49,8 @@ LAUNCH_KEYS = (
 
 
 # Possible actions on a model.
-VERDICTS = ("stop", "start", "restart", "secret", "smoke")
+VERDICTS = ("stop", "start", "restart", "secret", "unpause", "smoke")
+WAITED = ("start", "restart", "unpause")
 
 
 @dataclass(frozen=True)
@@ -57,9 +58,10 @@ class Changes:
     """The pending changes to the models of a host; models by their names.
 
     write: files, with path, model, content and mode. absent: files that no model needs any more. orphans: containers
-    without a unit. secret: those of restart whose secret has changed. adopt: continue under a new supervisor. wait: the
-    run waits for them. smoke: not smoke-tested since their start. tokens: their hosts do not share a secret yet.
-    ``anew``: those of start that a boot may have started since the last look, with old files: they must start again.
+    that no unit runs. unpause: their containers were paused by hand. secret: those of restart whose secret has changed.
+    adopt: continue under a new supervisor. wait: the run waits for them. smoke: not smoke-tested since their start.
+    tokens: their hosts do not share a secret yet. ``anew``: those of start that a boot may have started since the last
+    look, with old files: they must start again.
     """
 
     supervisor: bool
@@ -71,6 +73,7 @@ class Changes:
     start: list[str]
     anew: list[str]
     restart: list[str]
+    unpause: list[str]
     adopt: list[str]
     secret: list[str]
     smoke: list[str]
@@ -146,7 +149,24 @@ def runs_as_planned(live: LiveModel, model: Mapping[str, Any]) -> bool:
         live: the model on its host.
         model: a model of a plan.
     """
-    return not live.stale and same_launch(live.digest, live.command, model) and same_env(live.env_sha256, model)
+    keys = ("digest", "command", "stale", "limits", "env_sha256")
+    return not restart_reasons({key: getattr(live, key) for key in keys}, model)
+
+
+def restart_reasons(container: Mapping[str, Any], model: Mapping[str, Any]) -> list[str]:
+    """Return how a container differs from the planned one, a kind each; empty if its server may keep running.
+
+    Args:
+        container: as the host's facts have it; unknown values count as planned.
+        model: a model of a plan.
+    """
+    found = {
+        "stale": bool(container.get("stale")),
+        "environment": not same_env(container.get("env_sha256"), model),
+        "launch": not same_launch(container.get("digest"), container.get("command"), model),
+        "limits": bool(container.get("limits")),
+    }
+    return [kind for kind, differs in found.items() if differs]
 
 
 def vllm_service_files(
@@ -212,13 +232,14 @@ def vllm_service_changes(
         write=write,
         absent=_unused(planned, units),
         remove=removed,
-        orphans=[box for box in live.get("orphans", []) if box.removeprefix("vllm-") not in lost],
+        orphans=[box for box in live.get("orphans", []) if box.removeprefix("vllm-") not in lost]
+        + _left_running([name for name in stopped if name not in by_kind["stop"]], units),
         **by_kind,
         anew=_anew(by_kind["start"], units, write),
         adopt=adopted,
         reload=bool(removed) or _reload(units, write),
         tokens=_tokens(models, units),
-        wait=sorted({*by_kind["start"], *by_kind["restart"], *adopted, *waiting} - {*stopped}),
+        wait=sorted({*adopted, *waiting}.union(*(by_kind[kind] for kind in WAITED)) - {*stopped}),
     ).as_dict()
 
 
@@ -234,6 +255,12 @@ def _reload(units: Mapping[str, Any], write: Sequence[Mapping[str, Any]]) -> boo
     """Return whether systemd must read its units again."""
     stale = any(unit.get("need_reload") for unit in units.values())
     return stale or any(file["path"].endswith(".service") for file in write)
+
+
+def _left_running(names: Sequence[str], units: Mapping[str, Any]) -> list[str]:
+    """Return the containers of models that run although their units do not, as after a docker start by hand."""
+    boxes = {name: units.get(name, {}).get("container") or {} for name in names}
+    return [str(box.get("renamed") or f"vllm-{name}") for name, box in boxes.items() if box.get("running")]
 
 
 def _tokens(models: Sequence[Mapping[str, Any]], units: Mapping[str, Any]) -> list[dict[str, str]]:
@@ -286,8 +313,7 @@ def _verdict(model: Mapping[str, Any], unit: Mapping[str, Any]) -> set[str]:
         return {"stop"} if state not in ("inactive", "failed") or unit.get("enabled") else set()
     container = unit.get("container") or {}
     secret = secret_changed(unit)
-    same = same_launch(container.get("digest"), container.get("command"), model) and not secret
-    same = same and not container.get("stale") and same_env(container.get("env_sha256"), model)
+    same = not secret and not restart_reasons(container, model)
     # The model waits between two attempts with old input. A new run may have repaired the cause, so it restarts now.
     pauses = not container.get("running") and str(unit.get("status", "")).startswith("failed before")
     # After a boot, a unit without a container is about to create one from its old file.
@@ -299,6 +325,8 @@ def _verdict(model: Mapping[str, Any], unit: Mapping[str, Any]) -> set[str]:
         found = {"restart", "secret"} if secret else {"restart"}
     elif not unit.get("enabled"):
         found = {"start"}
+    if container.get("paused") and "restart" not in found:
+        found |= {"unpause"}
     # Smoke tests of a container that no longer runs, as after a boot, do not count for the next container.
     asked = set((unit.get("smoke") or {}).get("kinds", [])) if container.get("running") else set()
     return found if not found and set(model["smoke"]) <= asked else {*found, "smoke"}
@@ -460,7 +488,8 @@ def vllm_service_summary(changes: Mapping[str, Any]) -> list[str]:
     if changes["supervisor"]:
         lines.append("write the supervisor")
     lines += [f"replace the supervisor of {name}: its server keeps running" for name in changes["adopt"]]
-    lines += [f"remove container {name}, which has no unit" for name in changes["orphans"]]
+    lines += [f"remove container {name}, which no unit runs" for name in changes["orphans"]]
+    lines += [f"resume the paused container of {name}" for name in changes["unpause"]]
     lines += [f"{verb} {name}" for verb in ("remove", "stop", "start") for name in changes[verb]]
     lines += [f"restart {name}{' (secret changed)' * (name in changes['secret'])}" for name in changes["restart"]]
     return lines + [f"send a test request to {name}" for name in changes["smoke"]]
@@ -507,6 +536,8 @@ def vllm_service_drift(
 def _running_drift(model: Mapping[str, Any], container: Mapping[str, Any], live: Mapping[str, Any]) -> list[str]:
     """Return how an active server differs from the plan: its listener and its image."""
     found = []
+    if box := container.get("renamed"):
+        found.append(f"its container was renamed {box}; its supervisor gives it its name again within seconds")
     listens = container.get("listens") if answers(model) else None
     if container.get("running") and listens is not None and not any(_is_at(model, one) for one in listens):
         found.append(f"listens on {', '.join(listens) or 'no port'}, and the plan has {model['host']}:{model['port']}")
@@ -532,7 +563,7 @@ def _is_at(model: Mapping[str, Any], listener: str) -> bool:
 
 
 def _named(changes: Mapping[str, Any]) -> list[str]:
-    return [name for key in ("stop", "start", "restart", "adopt", "smoke") for name in changes[key]]
+    return [name for key in ("stop", "start", "restart", "unpause", "adopt", "smoke") for name in changes[key]]
 
 
 def _unit_drift(
@@ -549,6 +580,8 @@ def _unit_drift(
     )
     if name in changes["adopt"]:
         lines.append("its supervisor is of another version; the next run replaces it, and the server keeps running")
+    if name in changes["unpause"]:
+        lines.append("its container is paused")
     runs = unit.get("state") in ("active", "activating")
     if name in changes["stop"]:
         lines.append(f"{'runs' if runs else 'starts at boot'}, planned stopped")
@@ -558,7 +591,7 @@ def _unit_drift(
         status = str(unit.get("status", ""))
         before = "runs with other secrets" if name in changes["secret"] else _runs_other(unit, model)
         lines.append(f"does not run: {status}" if status.startswith("failed") else before)
-    elif name in changes["smoke"] and runs:
+    elif name in changes["smoke"] and runs and name not in changes["unpause"]:
         lines.append("has not answered its smoke test since its last start")
     return lines
 
@@ -569,8 +602,11 @@ def _runs_other(unit: Mapping[str, Any], model: Mapping[str, Any] | None) -> str
     command = container.get("command")
     if container.get("stale"):
         return f"has {', '.join(container['stale'])} as it was at its start; another folder has replaced it since"
-    if model and not same_env(container.get("env_sha256"), model) and container.get("digest") == model["digest"]:
+    reasons = restart_reasons(container, model) if model else []
+    if "environment" in reasons and container.get("digest") == (model or {})["digest"]:
         return "runs with an environment that was edited on the host"
+    if reasons == ["limits"]:
+        return f"runs with limits that were set with docker update: {', '.join(container['limits'])}"
     now = vllm_container(model) if model and command else {}
     lines = differences(launch_view({**now, "command": command}, {}), launch_view(now, {})) if now else []
     return f"runs as it was planned before{': ' * bool(lines)}{'; '.join(lines)}"
@@ -665,6 +701,7 @@ def _pending(given: Given) -> Pending:
             **{"withdrawn": withdrawn, "limits": vllm_start_limits(models, changes["wait"])},
             **{"smoked": [model for model in models if model["name"] in changes["smoke"]], "summary": summary},
             "supervisor_sha256": sha256_text(supervisor),
+            "trials": _trials(changes["restart"], files),
             "caches": recipe_caches(models),
             "removed_paths": vllm_unit_paths(changes["remove"]),
         },
@@ -674,6 +711,21 @@ def _pending(given: Given) -> Pending:
         drift=vllm_service_drift(changes, services, models),
         stops={key: changes[key] for key in ("remove", "stop", "restart")},
     )
+
+
+def _trials(names: Sequence[str], files: Mapping[str, Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Return the models that restart, with the files of their next containers."""
+    return [
+        {
+            "name": name,
+            "files": {
+                path: file["content"]
+                for path, file in files.items()
+                if file["model"] == name and not path.endswith(".service")
+            },
+        }
+        for name in names
+    ]
 
 
 def _reset(given: Given) -> dict[str, Any]:

@@ -218,6 +218,54 @@ def test_changed_model_is_restarted_alone_and_listens_as_planned(host: Any, play
     assert "model qwq-32b" not in playbook("playbooks/status.yml", **wish).flat
 
 
+def test_what_docker_refuses_leaves_the_old_server_serving(host: Any, playbook: Any, started: Any, ask: Any) -> None:
+    before = started("qwq-32b")
+    missing = playbook("playbooks/models.yml", vllm_models=models(mounts=[{"source": "/srv/gone", "target": "/t"}]))
+    assert missing.status != 0
+    assert "model qwq-32b: mounts: '/srv/gone' does not exist on this host" in missing.flat
+    # Only Docker knows that a folder cannot be mounted on a file of the image.
+    host.check_output("mkdir -p /srv/here")
+    for mounts, more, why in (
+        ([{"source": "/srv/here", "target": "/etc/passwd"}], {}, "not a directory"),
+        ([{"source": "/srv/here", "target": "/tmp"}], {}, "Duplicate mount point: /tmp"),
+        ([], {"extra_args": ["--chat-template", "/t/gone.jinja"]}, "the container lacks /t/gone.jinja"),
+    ):
+        run = playbook("playbooks/models.yml", vllm_models=models(mounts=mounts, **more))
+        assert run.status != 0
+        assert "model qwq-32b: " in run.flat and why in run.flat, run.text
+        assert "Its server keeps running as before" in run.flat
+        assert started("qwq-32b") == before
+    assert ask(30001, "qwq-32b")["choices"]
+    assert "vllm-qwq-32b.trial" not in host.check_output("docker ps --all --format '{{.Names}}'")
+    # Nothing was written either.
+    assert playbook("playbooks/models.yml").changed_nothing
+
+
+@pytest.mark.long
+def test_what_is_done_to_a_container_by_hand_is_seen_and_repaired(
+    host: Any, playbook: Any, unit: Any, started: Any, ask: Any
+) -> None:
+    before = started("qwq-32b")
+    host.check_output("docker rename vllm-qwq-32b mine")
+    assert eventually(lambda: host.run("docker inspect vllm-qwq-32b").rc == 0, 20)
+    assert (started("qwq-32b"), unit("qwq-32b", "ActiveState")) == (before, "active")
+    host.check_output("docker pause vllm-qwq-32b")
+    assert "model qwq-32b: its container is paused" in playbook("playbooks/status.yml").flat
+    run = playbook("playbooks/models.yml")
+    assert run.status == 0, run.text
+    assert "resume the paused container of qwq-32b" in run.flat
+    assert started("qwq-32b") == before
+    assert ask(30001, "qwq-32b")["choices"]
+    host.check_output("docker update --cpus 0.5 --restart always vllm-qwq-32b")
+    limits = "runs with limits that were set with docker update: NanoCpus, RestartPolicy always"
+    assert limits in playbook("playbooks/status.yml").flat
+    run = playbook("playbooks/models.yml")
+    assert run.status == 0, run.text
+    assert "! qwq-32b" in run.flat or "restart qwq-32b" in run.flat
+    assert started("qwq-32b") != before
+    assert playbook("playbooks/models.yml").changed_nothing
+
+
 @pytest.mark.long
 def test_restart_and_logs_of_one_model(host: Any, playbook: Any, started: Any) -> None:
     before = {model: started(model) for model in ("qwq-32b", "qwen2.5-7b")}
