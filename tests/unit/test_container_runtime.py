@@ -342,6 +342,30 @@ def test_only_the_running_engine_counts() -> None:
     assert due(live(daemon_json="{}", habana_config="y")) == {"write": ["daemon.json", "config.toml"]}
 
 
+@pytest.mark.parametrize(
+    ("now", "then", "changed", "order"),
+    [
+        (True, True, {"restart": ["x"]}, [("restarted", True)]),
+        (False, True, {"restart": ["x"]}, [("reloaded", True), ("restarted", True)]),
+        (True, False, {"restart": ["x"]}, [("restarted", True), ("reloaded", False)]),
+        (False, False, {"restart": ["x"]}, [("restarted", False)]),
+        (None, True, {"restart": ["x"]}, [("restarted", True)]),
+        (True, False, {"reload": ["x"]}, [("reloaded", False)]),
+        (False, True, {"reload": ["x"]}, [("reloaded", True)]),
+        (True, True, {}, []),
+    ],
+)
+def test_an_engine_has_live_restore_whenever_it_restarts(
+    now: bool | None, then: bool, changed: dict[str, Any], order: list[tuple[str, bool]]
+) -> None:
+    state = live(info=None if now is None else {**live()["info"], "live_restore": now})
+    texts = {"daemon_json": f"live-restore {then}", "daemon_json_until": "live-restore True"}
+    steps = runtime._steps(state, {**wanted(), "live_restore": then, **texts}, {"restart": [], "reload": [], **changed})
+    assert [(one["state"], one["live_restore"]) for one in steps] == order
+    assert [one["daemon_json"] for one in steps] == [f"live-restore {restores}" for _, restores in order]
+    assert runtime._survive(state, {"live_restore": then}) == ((now, then) != (False, False))
+
+
 def test_packages() -> None:
     assert due(live(packages={}, info=None))["install_engine"] == ["install docker.io"]
     assert "install_engine" not in due(live(packages={"docker-ce": "27"}))

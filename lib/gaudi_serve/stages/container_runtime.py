@@ -373,7 +373,7 @@ def _pending(given: Given) -> Pending:
     changes, drift = container_runtime_changes(live, wanted), container_runtime_drift(live, wanted)
     refusal = [*system_refusal(known["gaudi_system"], given.host)]
     refusal += container_runtime_refusal(live, wanted, given.host)
-    survives = live["info"] is None or bool(live["info"].get("live_restore"))
+    steps = _steps(live, wanted, changes)
     return Pending(
         changes={
             **changes,
@@ -382,20 +382,51 @@ def _pending(given: Given) -> Pending:
             "runtimes": [_to_install(one, changes, wanted) for one in runtimes() if changes.get(f"install_{one.name}")],
             "asked": [one.name for one in _wanted_runtimes(wanted)],
             "lines": [text for key, found in changes.items() if key != "due" for text in found],
-            "files": _to_write(changes, live, wanted),
+            "files": _to_write(changes, live, {**wanted, **steps[0]} if steps else wanted),
+            "steps": [
+                {**step, "files": [_daemon_file(live, step["daemon_json"])] if step["daemon_json"] else []}
+                for step in steps
+            ],
             "found": container_runtime_found(live),
             # Keys of daemon.json that a reset removes, in addition to those that always belong to the toolkit.
             "own_keys": _own_keys(live, wanted),
             **{key: wanted[key] for key in ("proxies_marker", "proxies_dropin")},
-            "reload_first": bool(live["info"] and wanted["live_restore"] and not live["info"]["live_restore"]),
         },
         due=[] if refusal else drift,
         left=given.left(drift) if changes["due"] else [],
         refusal=refusal,
         drift=refusal or drift,
         notes=container_runtime_notes(live, known["container_runtime_engine"]),
-        facts={"restarts": not refusal and bool(changes["restart"]) and not survives},
+        facts={"restarts": not refusal and bool(changes["restart"]) and not _survive(live, wanted)},
     )
+
+
+def _survive(live: Mapping[str, Any], wanted: Mapping[str, Any]) -> bool:
+    """Return whether containers survive a restart of the engine: it has live-restore before or after this run."""
+    return live["info"] is None or bool(live["info"].get("live_restore") or wanted["live_restore"])
+
+
+def _steps(live: Mapping[str, Any], wanted: Mapping[str, Any], changes: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Return how the running engine takes its changes, in order, so that its containers survive.
+
+    Containers survive a restart only if the engine has live-restore when it stops and when it starts again. A reload
+    changes the setting.
+
+    Returns:
+        For each step its ``state`` (reloaded or restarted), the ``live_restore`` that the engine has after it, and
+        ``daemon_json``: the text that the file must have before it; the first one's is written with the other files.
+    """
+    now, then = bool((live["info"] or {}).get("live_restore")), wanted["live_restore"]
+    if not changes["restart"]:
+        order = [("reloaded", then)] if changes["reload"] else []
+    elif then and live["info"] and not now:
+        order = [("reloaded", then), ("restarted", then)]
+    elif now and not then:
+        order = [("restarted", now), ("reloaded", then)]
+    else:
+        order = [("restarted", then)]
+    texts = {then: wanted["daemon_json"], **({now: wanted["daemon_json_until"]} if now and not then else {})}
+    return [{"state": state, "live_restore": restores, "daemon_json": texts[restores]} for state, restores in order]
 
 
 def _wanted(given: Given) -> dict[str, Any]:
@@ -407,18 +438,21 @@ def _wanted(given: Given) -> dict[str, Any]:
     proxies = {key: known[own + key] or "" for key in PROXIES}
     marker = sha256_text(json.dumps([known[own + key] for key in PROXIES])) if any(proxies.values()) else ""
     restores, root = is_true(known[f"{own}live_restore"]), known[f"{own}data_root"] or ""
-    daemon = live["daemon_json"]
+    daemon = until = live["daemon_json"]
     # A broken file stays as it is and is refused later, so that status can still report it.
     if not daemon_json_problems(daemon, given.host):
         for name in [one.name for one in devices] or [""]:
             lacks = cdi and not (live["info"] or {}).get("cdi")
             daemon = daemon_json(daemon, name, restores, root, given.host, cdi=lacks)
+            until = daemon_json(until, name, live_restore=True, data_root=root, host_name=given.host, cdi=lacks)
     of_proxies = {key.upper(): value for key, value in proxies.items()}
     text = rendered("container_runtime", "docker-proxy.env.j2", marker=marker, proxies=of_proxies) if marker else ""
     packages = "vendor_packages" if known[f"{own}engine"] == "vendor" else "distribution_packages"
     return {
         "packages": with_client(known[own + packages], known["gaudi_system"]),
         **{"live_restore": restores, "data_root": root, "daemon_json": daemon, "cdi": cdi},
+        # With live-restore, until the engine has restarted.
+        "daemon_json_until": until,
         **{one.name: one in devices for one in runtimes()},
         **{key: known.get(own + key) or "" for key in _keys("_version")},
         **{key: known.get(own + key) or {} for key in _keys("_repository")},
@@ -507,13 +541,18 @@ def _to_write(changes: Mapping[str, Any], live: Mapping[str, Any], wanted: Mappi
         if live["daemon_json"] is not None:
             kept = {"path": f"{DAEMON_JSON}.before-gaudi-serve", "content": live["daemon_json"]}
             files.append({**kept, "mode": mode, "hide": True})
-        own = {"path": DAEMON_JSON, "content": wanted["daemon_json"], "mode": mode}
-        validate = ["dockerd", "--validate", "--config-file", "%s"]
-        files.append({**own, "validate": validate, "hide": '"proxies"' in wanted["daemon_json"]})
+        files.append(_daemon_file(live, wanted["daemon_json"]))
     for one in _wanted_runtimes(wanted):
         if one.settings and _leaf(one.settings.path) in changes["write"]:
             files.append({"path": one.settings.path, "content": wanted[f"{one.name}_config"], "mode": "0644"})
     return files
+
+
+def _daemon_file(live: Mapping[str, Any], text: str) -> dict[str, Any]:
+    """Return daemon.json for module gaudi_files; Docker validates it."""
+    validate = ["dockerd", "--validate", "--config-file", "%s"]
+    own = {"path": DAEMON_JSON, "content": text, "mode": live["daemon_json_mode"] or "0644"}
+    return {**own, "validate": validate, "hide": '"proxies"' in text}
 
 
 def _reset(given: Given) -> dict[str, Any]:

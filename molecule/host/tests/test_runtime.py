@@ -124,6 +124,14 @@ def test_a_running_container_outlives_reload_and_restart(host: Any, playbook: An
         assert engine_pid(host) != pid
         pid = engine_pid(host)
     assert lasting() == before
+    # Proxies and live-restore together, in both directions.
+    for proxy, restores in (("", False), ("http://one.example.net:3128", True)):
+        both = {"container_runtime_http_proxy": proxy, "container_runtime_live_restore": restores}
+        run = playbook("playbooks/runtime.yml", **both)
+        assert run.status == 0, run.text
+        assert (info(host)["HttpProxy"], info(host)["LiveRestoreEnabled"]) == (proxy, restores)
+        assert lasting() == before
+        assert playbook("playbooks/runtime.yml", **both).changed_nothing
     assert playbook("playbooks/runtime.yml").status == 0
     assert not info(host)["HttpProxy"]
     assert not host.file("/etc/gaudi-serve/docker-proxy.env").exists
