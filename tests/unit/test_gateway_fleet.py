@@ -28,6 +28,7 @@ from gaudi_serve.inventory.variables import inventory_refusal
 from gaudi_serve.plan.fleet import vllm_fleet_plan, vllm_fleet_summary
 from gaudi_serve.plan.host import vllm_plan
 from gaudi_serve.stages.gateway import (
+    file_changes,
     gateway_config,
     gateway_drift,
     gateway_due,
@@ -139,11 +140,11 @@ def test_what_a_gateway_serves_is_the_same_after_it_was_written_and_read() -> No
     assert len(entries) == 3
     units = {"gateway": "unit", "address": ""}
     live = {**LIVE, "servers": json.loads(json.dumps(entries))}
-    assert gateway_due(live, [], units, entries) == []
-    assert gateway_due({**live, "servers": live["servers"][:2]}, [], units, entries) == ["serve g1.gte (rerank)"]
-    assert gateway_due(live, [], units, entries[:2]) == ["stop serving g1.gte"]
+    assert gateway_due(live, {}, units, entries) == []
+    assert gateway_due({**live, "servers": live["servers"][:2]}, {}, units, entries) == ["serve g1.gte (rerank)"]
+    assert gateway_due(live, {}, units, entries[:2]) == ["stop serving g1.gte"]
     moved = [{**one, "adapters": []} for one in live["servers"]]
-    assert gateway_due({**live, "servers": moved}, [], units, entries) == ["change g1.a"]
+    assert gateway_due({**live, "servers": moved}, {}, units, entries) == ["change g1.a"]
 
 
 def running(port: int = 30001, host: str = "10.0.0.1", active: bool = True) -> dict[str, Any]:
@@ -265,10 +266,12 @@ def one_server() -> list[dict[str, Any]]:
 
 def test_what_is_due() -> None:
     servers = one_server()
-    assert gateway_due({**LIVE, "servers": servers}, [], {"gateway": "unit", "address": "other"}, servers) == []
+    assert gateway_due({**LIVE, "servers": servers}, {}, {"gateway": "unit", "address": "other"}, servers) == []
     fresh = {**LIVE, "installed": [], "folder": "", "running": "", "unit_sha256": None}
     fresh["unit"] = {"there": False, "active": False, "enabled": False, "need_reload": False}
-    assert gateway_due(fresh, ["haproxy.cfg", "servers.json"], {"gateway": "unit", "address": "other"}, servers) == [
+    assert gateway_due(
+        fresh, {"haproxy.cfg": [], "servers.json": []}, {"gateway": "unit", "address": "other"}, servers
+    ) == [
         "install haproxy",
         "write gaudi-gateway.service",
         "serve g1.a (a)",
@@ -276,16 +279,35 @@ def test_what_is_due() -> None:
     ]
     moved = [{**servers[0], "port": 2}]
     changed = {**LIVE, "servers": [*moved, {**servers[0], "unit": "b"}], "running": "other"}
-    assert gateway_due(changed, ["haproxy.cfg"], {"gateway": "unit", "address": "other"}, servers) == [
+    assert gateway_due(
+        changed, {"haproxy.cfg": ["frontend a: bind: x -> y"]}, {"gateway": "unit", "address": "other"}, servers
+    ) == [
         "stop serving g1.b",
         "change g1.a",
-        "write haproxy.cfg",
+        "write haproxy.cfg: frontend a: bind: x -> y",
         "reload HAProxy, which runs with older files",
     ]
     cut = {**LIVE, "servers": servers, "reboots": {"g1": ["g1.a"]}}
-    assert gateway_due(cut, [], {"gateway": "unit", "address": "other"}, servers) == [
+    assert gateway_due(cut, {}, {"gateway": "unit", "address": "other"}, servers) == [
         "return g1 to service: an interrupted run drained it for a reboot"
     ]
+
+
+def test_a_change_of_settings_shows_key_and_both_values() -> None:
+    settings = {"address": "0.0.0.0", "open": True, "plain_allowed": True, "port": 8080}
+    before = gateway_config(settings, one_server(), {})["files"]
+    changed = {**settings, "port": 9090, "virtual_address": "10.0.0.100/24"}
+    after = gateway_config(changed, [*one_server(), {**one_server()[0], "host": "g2"}], {})["files"]
+    differs = [name for name, text in after.items() if before.get(name) != text]
+    diff = [
+        {"after_header": f"/etc/x/{name}", "before": before.get(name, ""), "after": after[name]} for name in differs
+    ]
+    found = file_changes({"differs": [*differs, "keys.map"], "diff": diff})
+    assert found["keys.map"] == found["servers.json"] == []
+    assert any(line.endswith(": 0.0.0.0:8080 -> 0.0.0.0:9090") for line in found["haproxy.cfg"]), found["haproxy.cfg"]
+    # Servers have lines of their own.
+    assert not any(" server " in line or ": server" in line for line in found["haproxy.cfg"])
+    assert len(found["keepalived.conf"]) <= 9 and "more" in found["keepalived.conf"][-1]
 
 
 def test_the_shared_address_is_due_where_it_is_requested_for() -> None:
@@ -293,17 +315,17 @@ def test_the_shared_address_is_due_where_it_is_requested_for() -> None:
     text = gateway_config(settings, [], {}, 2, "eth1")["files"]["keepalived.conf"]
     assert "priority 180\n" in text and "interface eth1\n" in text and "        10.0.0.100/24\n" in text
     units = {"gateway": "unit", "address": "other"}
-    assert gateway_due(LIVE, [], units, [], text) == [
+    assert gateway_due(LIVE, {}, units, [], text) == [
         "install keepalived",
         "write gaudi-gateway-address.service",
         "start gaudi-gateway-address.service",
     ]
     runs = {"unit": LIVE["unit"], "unit_sha256": hashlib.sha256(b"other").hexdigest(), "runs_sha256": "x"}
     live = {**LIVE, "installed": ["haproxy", "keepalived"], "address": runs}
-    assert gateway_due(live, [], units, [], text) == ["reload keepalived, which runs with an older configuration"]
-    assert gateway_due(live, [], units, []) == ["give up the virtual address"]
+    assert gateway_due(live, {}, units, [], text) == ["reload keepalived, which runs with an older configuration"]
+    assert gateway_due(live, {}, units, []) == ["give up the virtual address"]
     runs["runs_sha256"] = hashlib.sha256(text.encode()).hexdigest()
-    assert gateway_due(live, [], units, [], text) == []
+    assert gateway_due(live, {}, units, [], text) == []
 
 
 def test_what_has_drifted_and_what_is_in_the_way() -> None:

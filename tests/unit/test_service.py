@@ -128,6 +128,20 @@ def test_limits_that_were_set_in_a_running_container_restart_it(models: list[dic
     assert lines == ["~ qwq: restart", "    - NanoCpus that was set with docker update"]
 
 
+def test_a_setting_of_the_supervisor_is_announced_with_both_values(models: list[dict[str, Any]]) -> None:
+    live_launch = {"hang_timeout_s": 900, "start_timeout_s": models[0]["start_timeout_s"]}
+    text = f"hang_timeout_s: 900 -> {models[0]['hang_timeout_s']}"
+    assert service.setting_changes(live_launch, models[0]) == [text]
+    assert service.setting_changes({}, models[0]) == []
+    state = live(models, launch=live_launch, launch_sha256="x")
+    found = changes(models, state)
+    assert (found["restart"], found["due"]) == ([], True)
+    assert service.vllm_service_drift(found, state, models) == [f"model qwq: {text}"]
+    services = live_of({"models": models})
+    services["qwq"]["launch"] = {**services["qwq"]["launch"], **live_launch}
+    assert vllm_plan_changes(models, services) == [f"~ qwq: {text} (its server keeps running)"]
+
+
 def test_a_paused_container_is_resumed_and_not_restarted(models: list[dict[str, Any]]) -> None:
     container = {"running": True, "paused": True, "digest": models[0]["digest"], "secret_mtime": ""}
     state = live(models, container=container)

@@ -28,7 +28,7 @@ CONTAINER_ID = re.compile(r"[0-9a-f]{64}")
 UNKNOWN = "unknown"  # version of a supervisor that did not record its own
 LAUNCH = (
     *("group", "launch_profile", "image", "module_ids", "command", "mounts", "runtime", "cap_add", "ulimits"),
-    "read_only",
+    *("read_only", "start_timeout_s", "hang_timeout_s"),
 )
 # What docker update changes in a container that runs.
 LIMITS = ("Memory", "MemoryReservation", "NanoCpus", "CpuQuota", "CpuShares", "CpusetCpus", "CpusetMems", "PidsLimit")

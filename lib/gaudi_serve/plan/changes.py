@@ -13,7 +13,7 @@ from ..core.words import some_names
 from ..model.distributed import answers, hosts_of
 from ..model.host import LiveModel
 from ..stages.launch_view import View, cards_text, differences, launch_view
-from ..stages.service import MISSING, runs_as_planned, same_env, vllm_container
+from ..stages.service import MISSING, runs_as_planned, same_env, setting_changes, vllm_container
 
 
 def vllm_plan_changes(
@@ -68,7 +68,7 @@ def _of_model(name: str, model: Mapping[str, Any], live: LiveModel | None, super
         return [f"~ {name}: start {_start(model)}"]
     if live.secret_changed:
         return [restart]
-    return [f"~ {name}: {text} (its server keeps running)" for text in _beside(live, supervisor)]
+    return [f"~ {name}: {text} (its server keeps running)" for text in _beside(live, model, supervisor)]
 
 
 def _elsewhere(live: LiveModel, model: Mapping[str, Any]) -> str:
@@ -84,10 +84,11 @@ def _elsewhere(live: LiveModel, model: Mapping[str, Any]) -> str:
     return "all its parts restart: another part changes, or a setting that its hosts share"
 
 
-def _beside(live: LiveModel, supervisor: str | None) -> list[str]:
+def _beside(live: LiveModel, model: Mapping[str, Any], supervisor: str | None) -> list[str]:
     """Return the changes around a server that keeps running."""
     missing = [MISSING[kind] for kind in live.missing if kind in MISSING]
     lines = [f"write its {' and its '.join(missing)} again"] if missing else []
+    lines += setting_changes(live.launch, model)
     return lines + ["replace its supervisor"] * (live.supervisor not in (None, supervisor))
 
 

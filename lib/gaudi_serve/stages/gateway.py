@@ -11,6 +11,7 @@ from typing import Any
 
 from ..core.errors import InputError, one_line
 from ..core.templates import file_of
+from ..core.text_changes import text_changes
 from ..gateway.clients import ClientNames
 from ..gateway.config import gateway_files
 from ..gateway.fleet import Entry, backends_of, entry_of, secret_problem
@@ -152,13 +153,13 @@ def _ports_taken(gateway: Gateway, taken: Mapping[int, str], host_name: str) -> 
 
 
 def gateway_due(
-    live: Known, differs: Sequence[str], units: Mapping[str, str], servers: Sequence[Known], address: str = ""
+    live: Known, differs: Known, units: Mapping[str, str], servers: Sequence[Known], address: str = ""
 ) -> list[str]:
     """Return the pending changes to a gateway, a line each.
 
     Args:
         live: ``gaudi_haproxy`` of the host.
-        differs: the files that differ, as module haproxy_config reports them.
+        differs: the files that differ by name, with their settings that change; see file_changes.
         units: texts of the units, ``gateway`` and ``address``.
         servers: desired servers of the gateway.
         address: text of keepalived's configuration; empty without a virtual address.
@@ -168,7 +169,7 @@ def gateway_due(
         lines.append(f"write {UNIT_PATH.name}")
     lines += _servers_due([entry_of(one) for one in live["servers"]], [entry_of(one) for one in servers])
     said = [name for name in differs if name != SERVERS] if not lines or live["folder"] else []
-    lines += [f"write {', '.join(said)}"] if said else []
+    lines += [f"write {name}" + (f": {'; '.join(differs[name])}" if differs[name] else "") for name in said]
     if live["folder"] and live["unit"]["active"] and live["running"] != live["folder"]:
         lines.append("reload HAProxy, which runs with older files")
     if not (live["unit"]["active"] and live["unit"]["enabled"]):
@@ -177,6 +178,21 @@ def gateway_due(
         f"return {host} to service: an interrupted run drained it for a reboot" for host in live.get("reboots", ())
     ]
     return lines + _address_due(live["address"], units["address"], address)
+
+
+def file_changes(seen: Known) -> dict[str, list[str]]:
+    """Return the files of a gateway that differ, with their settings that change.
+
+    Args:
+        seen: what module haproxy_config reports, which shows no secret files.
+    """
+    shown = {PurePosixPath(one["after_header"]).name: one for one in seen.get("diff") or ()}
+    return {
+        name: text_changes(shown[name]["before"], shown[name]["after"], left_out=("server ",))
+        if name.endswith((".cfg", ".conf")) and name in shown
+        else []
+        for name in seen["differs"]
+    }
 
 
 def _servers_due(live: Sequence[Entry], planned: Sequence[Entry]) -> list[str]:
@@ -289,7 +305,7 @@ def _pending(given: Given) -> Pending:
         return Pending(refusal=refusal, drift=refusal, notes=gateway_notes(live))
     address = _config(given)["files"].get("keepalived.conf", "")
     units = {name: file_of("gateway", file) for name, file in UNIT_FILES.items()}
-    due = gateway_due(live, given.seen["differs"], units, given.known["gateway_servers"], address)
+    due = gateway_due(live, file_changes(given.seen), units, given.known["gateway_servers"], address)
     return Pending(
         changes={
             **{"due": bool(due), "address": bool(address), "reboots": list(live.get("reboots", ()))},

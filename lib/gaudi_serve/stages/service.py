@@ -48,6 +48,8 @@ LAUNCH_KEYS = (
 )
 
 
+# Keys of a launch file that only the supervisor reads, so that their changes restart no server.
+SETTINGS = ("start_timeout_s", "hang_timeout_s")
 # Possible actions on a model.
 VERDICTS = ("stop", "start", "restart", "secret", "unpause", "smoke")
 WAITED = ("start", "restart", "unpause")
@@ -167,6 +169,16 @@ def restart_reasons(container: Mapping[str, Any], model: Mapping[str, Any]) -> l
         "limits": bool(container.get("limits")),
     }
     return [kind for kind, differs in found.items() if differs]
+
+
+def setting_changes(launch: Mapping[str, Any], model: Mapping[str, Any]) -> list[str]:
+    """Return how the settings of a model's supervisor change; empty if they are unknown.
+
+    Args:
+        launch: the model's launch file on its host.
+        model: a model of a plan.
+    """
+    return [f"{key}: {launch[key]} -> {model[key]}" for key in SETTINGS if key in launch and launch[key] != model[key]]
 
 
 def vllm_service_files(
@@ -495,7 +507,19 @@ def vllm_service_summary(changes: Mapping[str, Any]) -> list[str]:
     return lines + [f"send a test request to {name}" for name in changes["smoke"]]
 
 
+def _settings_summary(models: Sequence[Mapping[str, Any]], units: Mapping[str, Any]) -> list[str]:
+    """Return the settings of supervisors that change, a line each."""
+    launches = {name: unit.get("launch") or {} for name, unit in units.items()}
+    return [
+        f"change {model['name']}: {text}"
+        for model in models
+        for text in setting_changes(launches.get(model["name"], {}), model)
+    ]
+
+
 FILES = {"service": "unit", "env": "environment", "json": "launch", "buckets": "buckets", "ray": "program of Ray"}
+# The files in which the settings of a supervisor are.
+OF_SETTINGS = ("unit", "launch")
 MISSING = {
     "unit": "unit file",
     "environment": "environment file",
@@ -574,7 +598,9 @@ def _unit_drift(
     lost = [MISSING[kind] for kind in unit.get("lost", [])]
     lines = [f"its {' and its '.join(lost)} {'is' if len(lost) == 1 else 'are'} missing or empty"] if lost else []
     kinds = [FILES[file["path"].rpartition(".")[2]] for file in changes["write"] if file["model"] == name]
-    kinds = [kind for kind in kinds if kind not in unit.get("lost", [])]
+    settings = setting_changes(unit.get("launch") or {}, model) if model else []
+    lines += settings
+    kinds = [kind for kind in kinds if kind not in unit.get("lost", []) and not (settings and kind in OF_SETTINGS)]
     lines += (
         [f"its {' and its '.join(kinds)} {'differs' if len(kinds) == 1 else 'differ'} from the plan"] if kinds else []
     )
@@ -694,7 +720,7 @@ def _pending(given: Given) -> Pending:
     differ = bool(withdrawn) or any(
         unit.get("secret_differs") for name, unit in services["units"].items() if name not in left
     )
-    summary = vllm_service_summary(changes)
+    summary = [*vllm_service_summary(changes), *_settings_summary(models, services["units"])]
     return Pending(
         changes={
             **changes,
