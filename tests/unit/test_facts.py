@@ -6,6 +6,7 @@ import ast
 import copy
 import json
 import re
+import struct
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ import yaml
 from gaudi_serve.core.errors import shown
 from gaudi_serve.host.observe_host import weights, weights_read
 from gaudi_serve.host.observe_weights import folder
+from gaudi_serve.host.weights_names import MANIFEST
 from gaudi_serve.inventory.facts import checked_host
 from gaudi_serve.inventory.variables import inventory_refusal
 from gaudi_serve.plan.changes import vllm_plan_changes
@@ -347,3 +349,29 @@ def test_a_list_that_holds_itself_twice_ends() -> None:
     models += [models, models]
     (error,) = vllm_fleet_plan({"a": known(vllm_models=models)}, ["a"], [])["errors"]
     assert error["message"].startswith("a: vllm_models: maximum recursion depth exceeded")
+
+
+def test_a_weight_file_that_is_not_complete_is_an_error(tmp_path: Path) -> None:
+    header = json.dumps({"__metadata__": {"a": "b"}, "w": {"dtype": "BF16", "shape": [4], "data_offsets": [0, 8]}})
+    whole = struct.pack("<Q", len(header)) + header.encode() + bytes(8)
+    (tmp_path / "config.json").write_text(json.dumps(QWQ), encoding="utf-8")
+    shard = tmp_path / "model-1.safetensors"
+    shard.write_bytes(whole)
+    (tmp_path / "model-2.safetensors").write_text("no header that anybody knows", encoding="utf-8")
+
+    def reasons() -> list[str]:
+        found = weights([str(tmp_path)])
+        plan = planned(model(weights=str(tmp_path)), weights=found)
+        return [one["allowed"] for one in plan["errors"] if one["key"] == "weights"]
+
+    assert reasons() == []
+    for size in (len(whole) - 1, len(header)):
+        shard.write_bytes(whole[:size])
+        assert len(reasons()) == 1
+        needs = len(whole) if size > len(header) else 8 + len(header)
+        assert f"model-1.safetensors has {size} bytes, and its header needs {needs}" in reasons()[0]
+    shard.write_text("version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 9\n", encoding="utf-8")
+    assert "model-1.safetensors is a pointer of git-lfs, not the file itself" in reasons()[0]
+    # The record of a folder that a run has fetched has the sizes of its files, which another stage compares.
+    (tmp_path / MANIFEST).write_text("{}", encoding="utf-8")
+    assert reasons() == []

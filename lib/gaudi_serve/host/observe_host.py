@@ -128,7 +128,10 @@ def weights_read(paths: list[str]) -> tuple[dict[str, Any], dict[str, str]]:
             # A folder that this toolkit has fetched has its record.
             recorded = Path(path, MANIFEST).is_file()
             content = recorded_content(Path(path, MANIFEST))
-            found[path] = {"config": config, "bytes": size, "recorded": recorded, "content": content}
+            # The record has the sizes of its files, which stage model_weights compares.
+            damaged = [] if recorded else damaged_files(Path(path))
+            known = {"recorded": recorded, "content": content, "damaged": damaged}
+            found[path] = {"config": config, "bytes": size, **known}
         except json.JSONDecodeError as problem:
             unread[path] = f"{file.name}: line {problem.lineno}, column {problem.colno}: {problem.msg}"
         except RecursionError:
@@ -136,6 +139,35 @@ def weights_read(paths: list[str]) -> tuple[dict[str, Any], dict[str, str]]:
         except (OSError, ValueError) as problem:
             unread[path] = f"{file.name}: {getattr(problem, 'strerror', None) or problem}"
     return found, unread
+
+
+def damaged_files(folder: Path) -> list[str]:
+    """Return the weight files that cannot be complete, with the reason.
+
+    A safetensors file begins with the length of its header (8 bytes, little-endian) and the header: JSON with the
+    offsets of each tensor after the header (huggingface/safetensors, README). Its size is known thereby.
+    """
+    found = []
+    for path in sorted(folder.glob("*.safetensors")):
+        size = path.stat().st_size
+        with path.open("rb") as file:
+            begin = file.read(8)
+            length = int.from_bytes(begin, "little")
+            header = file.read(length) if 2 <= length <= LONGEST_HEADER else b""
+        if begin == LFS_POINTER[:8]:
+            found.append(f"{path.name} is a pointer of git-lfs, not the file itself")
+        elif header and (needs := 8 + length + _tensor_bytes(header)) > size:
+            found.append(f"{path.name} has {size} bytes, and its header needs {needs}")
+    return found
+
+
+def _tensor_bytes(header: bytes) -> int:
+    """Return the bytes of the tensors that a header describes; 0 if it cannot be read."""
+    try:
+        ends = [int(one["data_offsets"][1]) for name, one in json.loads(header).items() if name != "__metadata__"]
+    except (ValueError, LookupError, TypeError, AttributeError, RecursionError):
+        return 0
+    return max(ends, default=0)
 
 
 def recorded_content(manifest: Path) -> str | None:
@@ -154,6 +186,8 @@ def recorded_content(manifest: Path) -> str | None:
     return hashlib.sha256(json.dumps(files, sort_keys=True).encode()).hexdigest()[:16]
 
 
+LONGEST_HEADER = 100_000_000  # bytes, the limit of safetensors itself
+LFS_POINTER = b"version https://git-lfs"
 UNSYNCHRONIZED = 5  # TIME_ERROR of <sys/timex.h>
 NESTED = f"must be nested at most {DEEPEST} levels deep, with numbers below 10^15"
 

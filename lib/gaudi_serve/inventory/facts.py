@@ -190,7 +190,7 @@ MODULE_BESIDE = (
     "memory_used_mib",
     "device_id",
 )
-WEIGHTS_BESIDE = ("recorded", "content")
+WEIGHTS_BESIDE = ("recorded", "content", "damaged")
 SYSTEM = {
     "id": Rule(is_line, "must be a text such as ubuntu"),
     "version_id": Rule(is_line, "must be a quoted text such as '22.04'"),

@@ -231,16 +231,22 @@ class Clock:
 
 @dataclass(frozen=True)
 class Weights:
-    """A folder of weights on a host: its config.json, the bytes of its safetensors files, the digest of its record."""
+    """A folder of weights on a host.
+
+    config: its config.json. bytes: of its safetensors files. content: digest of its record. damaged: files that cannot
+    be complete, with the reasons.
+    """
 
     config: Mapping[str, Any] = field(default_factory=dict)
     bytes: int = 0
     content: str | None = None
+    damaged: tuple[str, ...] = ()
 
     @classmethod
     def of(cls, facts: Mapping[str, Any]) -> Weights:
         """Return the folder of an entry of ``gaudi_host.weights``."""
-        return cls(facts.get("config") or {}, int(facts.get("bytes") or 0), facts.get("content"))
+        damaged = tuple(map(str, facts.get("damaged") or ()))
+        return cls(facts.get("config") or {}, int(facts.get("bytes") or 0), facts.get("content"), damaged)
 
 
 @dataclass(frozen=True)

@@ -191,4 +191,7 @@ def _weights_problems(spec: Spec, host: Host, come: bool) -> list[Problem]:
         return [("weights", path, f"has no readable config.json on this host{why}; {remedy}")]
     if not found.bytes:
         return [("weights", path, "has no *.safetensors files on this host; is the download complete?")]
+    if found.damaged:
+        more = f" and {len(found.damaged) - 3} more" if len(found.damaged) > 3 else ""
+        return [("weights", path, f"is damaged: {'; '.join(found.damaged[:3])}{more}. Copy these files again")]
     return []
