@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any
 
@@ -74,6 +75,22 @@ def test_hosts_are_found_and_sorted(browser: Chromium, page: Path) -> None:
         view.page.select_option("#state", "")
         view.page.select_option("#order", "worst")
         assert found.first.get_attribute("data-name") == "gaudi06"
+
+
+def test_an_old_page_is_not_green(browser: Chromium, tmp_path: Path) -> None:
+    now = datetime.now(timezone.utc)
+    for hours, age, color in (
+        (0, "", "good"),
+        (3, "This page is 3 hours old. The hosts may have changed since.", "good"),
+        (24 * 9 + 1, "This page is 9 days old. The hosts may have changed since.", "good old"),
+    ):
+        date = f"{now - timedelta(hours=hours):%Y-%m-%d %H:%M} UTC"
+        path = tmp_path / f"{hours}.html"
+        path.write_text(fleet_page_html(fleet_page({"plan": plan_of(["g1"])}, MADE[0], date, MADE[2])))
+        with browser.open(path) as view:
+            assert view.page.is_visible("#age") == bool(age)
+            assert view.page.inner_text("#age") == age
+            assert view.page.get_attribute("#verdict", "class") == f"verdict {color}"
 
 
 def test_the_keyboard_reaches_all_of_it(browser: Chromium, page: Path) -> None:

@@ -92,6 +92,52 @@ def test_what_needs_attention_is_reported_once_with_a_remedy() -> None:
     assert several["hosts"] == [f"gaudi0{number}" for number in range(1, 6)]
 
 
+def test_what_is_not_known_is_not_shown_as_none_or_as_planned() -> None:
+    def figures(plan: dict[str, Any]) -> dict[str, str]:
+        return {one["label"]: one["value"] for one in page({"plan": plan})["verdict"]["figures"]}
+
+    plan = plan_of(NAMES)
+    assert figures(plan)["Longest downtime"] == "none"
+    assert figures({**plan, "errors": [ERROR]})["Longest downtime"] == "unknown"
+    assert figures({**plan_of(NAMES, restarts=["g2"]), "errors": [ERROR]})["Longest downtime"] == "at least 21 min"
+    for host in plan["hosts"].values():
+        del host["due"]
+    assert figures(plan)["Longest downtime"] == "unknown"
+    told = page({"plan": plan})["verdict"]
+    assert (told["kind"], told["sentence"]) == ("changes", "Planned from saved facts, without the live hosts.")
+
+
+def test_a_card_of_a_refused_model_awaits_no_run() -> None:
+    plan = plan_of(["g1"])
+    gone = plan["hosts"]["g1"]["models"].pop()
+    texts = {card["text"] for group in page({"plan": plan})["hosts"][0]["cards"] for card in group["cards"]}
+    assert f"{gone['name']} until the run" in texts
+    plan["errors"] = [{**ERROR, "model": gone["name"]}]
+    texts = {card["text"] for group in page({"plan": plan})["hosts"][0]["cards"] for card in group["cards"]}
+    assert f"{gone['name']}, refused" in texts and f"{gone['name']} until the run" not in texts
+
+
+def test_a_note_needs_no_attention() -> None:
+    status = status_of(plan_of(["g1"]))
+    status["hosts"]["g1"]["notes"] = ["HCCL all_reduce: all 258.3 GB/s"]
+    document = page({"status": status})
+    assert (document["attention"], [one["text"] for one in document["notes"]]) == (
+        [],
+        ["HCCL all_reduce: all 258.3 GB/s"],
+    )
+    text = fleet_page_html(document)
+    assert "What needs attention" not in text and "<h2>Notes</h2>" in text
+
+
+def test_a_model_shows_where_it_answers_and_by_which_name() -> None:
+    plan = plan_of(["g1"])
+    model = plan["hosts"]["g1"]["models"][0]
+    model["served"] = [{"served_model_name": "the-name"}]
+    text = fleet_page_html(page({"plan": plan, "status": status_of(plan)}))
+    assert f"http://g1:{model['port']}/v1, as the-name" in text
+    assert f"{model['host']}:{model['port']}, as the-name" in fleet_page_html(page({"plan": plan}))
+
+
 def test_cards_show_who_uses_them() -> None:
     host = next(one for one in page(fleet_parts())["hosts"] if one["name"] == "gaudi05")
     cards = [card for group in host["cards"] for card in group["cards"]]

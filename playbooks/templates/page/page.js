@@ -3,6 +3,16 @@
 (() => {
   const fleet = JSON.parse(document.getElementById("fleet").textContent);
 
+  // Nothing on the page is newer than its date, so an old page is not green.
+  const hours = (Date.now() - Date.parse(fleet.about.date.replace(" UTC", "Z").replace(" ", "T"))) / 36e5;
+  if (hours >= 1) {
+    const [count, unit] = hours < 48 ? [Math.floor(hours), "hour"] : [Math.floor(hours / 24), "day"];
+    const age = document.getElementById("age");
+    age.textContent = `This page is ${count} ${unit}${count === 1 ? "" : "s"} old. The hosts may have changed since.`;
+    age.hidden = false;
+    document.getElementById("verdict").classList.toggle("old", hours >= 24);
+  }
+
   // On a phone, a row is a list of its cells. The roles stay, which a browser drops with the layout of a table.
   for (const table of document.querySelectorAll(".wide > table")) {
     const heads = [...table.tHead.rows[0].cells].map((cell) => cell.textContent);

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 from ...core.table import model_cell
@@ -62,7 +62,7 @@ def _host(name: str, plan: Known, live: Known, wrong: Sequence[Known], tones: Ma
         "title": STATES[state],
         "facts": plan.get("facts") or "",
         "problem": live.get("problem") or " ".join(str(one["message"]) for one in wrong if one["key"] == "facts"),
-        "cards": _cards(plan.get("cards") or live.get("cards") or (), models),
+        "cards": _cards(plan.get("cards") or live.get("cards") or (), models, {str(one.get("model")) for one in wrong}),
         "models": [model | {"down": down.get(model["name"], 0)} for model in models],
         "changes": changes(plan),
         "down": max((minutes or 0 for minutes in down.values()), default=0),
@@ -90,26 +90,29 @@ def _state(plan: Known, live: Known, wrong: Sequence[Known]) -> str:
     return "good" if plan.get("models") or live.get("models") or live.get("gateway") else "idle"
 
 
-def _cards(cards: Sequence[Known], models: Sequence[Known]) -> list[dict[str, Any]]:
-    """Return the cards by NUMA node: ``node`` (None if unknown) and ``cards``, each with its use."""
+def _cards(cards: Sequence[Known], models: Sequence[Known], refused: Collection[str]) -> list[dict[str, Any]]:
+    """Return the cards by NUMA node: ``node`` (None if unknown) and ``cards``, each with its use.
+
+    ``refused``: models with errors, which a run does not change.
+    """
     users = {number: model for model in models for number in model["module_ids"]}
     nodes: dict[Any, list[dict[str, Any]]] = {}
     for card in cards:
-        nodes.setdefault(card["numa_node"], []).append(_card(card, users.get(card["card"])))
+        nodes.setdefault(card["numa_node"], []).append(_card(card, users.get(card["card"]), refused))
     # A status without cards still names the cards of its models.
     if not cards and users:
-        nodes[None] = [_card({"card": number}, users[number]) for number in sorted(users)]
+        nodes[None] = [_card({"card": number}, users[number], refused) for number in sorted(users)]
     return [{"node": node, "cards": found} for node, found in nodes.items()]
 
 
-def _card(card: Known, model: Known | None) -> dict[str, Any]:
+def _card(card: Known, model: Known | None, refused: Collection[str]) -> dict[str, Any]:
     kind, text, tone = "free", "free", 0
     if model:
         kind, text, tone = ("stopped" if model["state"] == "stopped" else "model"), model["name"], model["tone"]
     elif card.get("held_by"):
         kind, text = "foreign", str(card["held_by"])
     elif card.get("model"):
-        kind, text = "foreign", f"{card['model']} until the run"
+        kind, text = "foreign", f"{card['model']}{', refused' if card['model'] in refused else ' until the run'}"
     if card.get("problem"):
         kind, text = "problem", f"{text}: {card['problem']}" if model else str(card["problem"])
     number = card["card"]
@@ -127,6 +130,8 @@ def _model(model: Known, live: Known | None, tones: Mapping[str, int]) -> dict[s
         "module_ids": list(model["module_ids"]),
         "cards": ", ".join(map(str, model["module_ids"])) or "processor",
         "port": model.get("port"),
+        "url": (live or {}).get("url") or _url(model),
+        "serves": [str(one["served_model_name"]) for one in model.get("served") or ()],
         "dtype": model.get("dtype"),
         "context": model.get("max_model_len"),
         "sequences": model.get("max_num_seqs"),
@@ -139,6 +144,11 @@ def _model(model: Known, live: Known | None, tones: Mapping[str, int]) -> dict[s
         "memory": _memory(model.get("memory")),
         "live": _live(live) if live else None,
     }
+
+
+def _url(model: Known) -> str:
+    """Return where a planned model listens on its host; empty if the plan has no port."""
+    return f"{model.get('host', '127.0.0.1')}:{model['port']}" if model.get("port") else ""
 
 
 def _live(model: Known) -> dict[str, Any]:

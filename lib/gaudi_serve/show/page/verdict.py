@@ -8,6 +8,8 @@ from typing import Any
 from ...core.words import counted, some_names
 
 Known = Mapping[str, Any]
+# States of hosts whose downtimes are not known.
+UNSURE = ("refused", "unread")
 
 
 def verdict(
@@ -31,7 +33,7 @@ def verdict(
     if plan:
         changing = sum(bool(host["changes"]) for host in hosts)
         reboots = sum(bool(host.get("reboot")) for host in plan["hosts"].values())
-        down = f"{times['longest']} min" if times["longest"] else "none"
+        down = _downtime(times, unknown=from_saved_facts(plan) or any(host["state"] in UNSURE for host in hosts))
         every = f"{times['total']} min over {counted(len(times['rows']), 'model')}" if times["rows"] else ""
         figures += [_figure("Hosts that change", changing), _figure("Refusals", count, bad=count)]
         figures += [_figure("Longest downtime", down, every), _figure("Reboots due", reboots, bad=reboots)]
@@ -43,6 +45,20 @@ def verdict(
     if rollout.get("waves"):
         figures.append(_figure("Waves", len(rollout["waves"])))
     return {"kind": kind, "sentence": sentence, "figures": figures}
+
+
+def from_saved_facts(plan: Known) -> bool:
+    """Return whether a plan was made without its hosts, so that it does not have what their stages would change."""
+    return any("due" not in host for host in (plan.get("hosts") or {}).values())
+
+
+def _downtime(times: Known, *, unknown: bool) -> str:
+    """Return the longest downtime of a model; ``unknown``: some hosts may have others."""
+    if any(row["minutes"] is None for row in times["rows"]):
+        return "for good"
+    if not times["longest"]:
+        return "unknown" if unknown else "none"
+    return f"{'at least ' * unknown}{times['longest']} min"
 
 
 def _figure(label: str, value: Any, note: str = "", bad: int = 0) -> dict[str, Any]:
@@ -81,6 +97,9 @@ def _calm(parts: Mapping[str, Known], hosts: Sequence[Known], times: Known) -> t
         plan = parts["tune"]["plan"]
         return "good", f"{plan['model']}: {counted(int(plan['graphs']), 'graph')} cover its traffic."
     changing = sum(bool(host["changes"]) for host in hosts)
+    if from_saved_facts(parts["plan"]):
+        more = f": a run would change at least {changing} of {counted(len(hosts), 'host')}" if changing else ""
+        return "changes", f"Planned from saved facts, without the live hosts{more}."
     if parts["plan"] and changing:
         down = f" and take {counted(len(times['rows']), 'model')} down" if times["rows"] else ", with no model down"
         return "changes", f"A run would change {changing} of {counted(len(hosts), 'host')}{down}."

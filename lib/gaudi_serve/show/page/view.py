@@ -13,7 +13,7 @@ from . import measured
 from .advice import attention
 from .hosts import changes, host_rows
 from .timeline import timeline
-from .verdict import verdict
+from .verdict import from_saved_facts, verdict
 
 Known = Mapping[str, Any]
 FORMAT = 1  # version of the document's format; readers may refuse others
@@ -37,6 +37,7 @@ def fleet_page(
     given["plan"] = plan
     hosts, times = host_rows(plan, status, rollout), timeline(plan, rollout)
     rows, figures = measured.runs((kept or {}).get("records") or ()), measured.measured(given["benchmark"])
+    told = attention(plan, status, rollout)
     document = {
         "format": FORMAT,
         "about": {
@@ -44,7 +45,8 @@ def fleet_page(
             "inventory": ", ".join(_short(one) for one in ([inventory] if isinstance(inventory, str) else inventory)),
         },
         "verdict": verdict(given, hosts, times, figures),
-        "attention": attention(plan, status, rollout),
+        "attention": [one for one in told if one["kind"] != "note"],
+        "notes": [one for one in told if one["kind"] == "note"],
         "changes": _changes(plan),
         "timeline": times,
         "rollout": {"steps": list(map(str, rollout.get("steps") or ())), "compared": measured.compared(rollout)},
@@ -129,6 +131,6 @@ def _missing(plan: Known, hosts: Sequence[Known]) -> list[str]:
     found = []
     if hosts and not any(host["links"] for host in hosts):
         found.append("No measurement of the links between cards is known. validate.yml makes one.")
-    if plan and any("due" not in host for host in plan["hosts"].values()):
+    if from_saved_facts(plan):
         found.append("This plan uses saved facts. Only the live hosts show what else a run would change.")
     return found
