@@ -47,7 +47,8 @@ def test_what_is_shown() -> None:
     )
     row = "qwq 0-1 0-19 30001 bfloat16 8192 490 13 min 5 min 90/96 6 44 of 64"
     assert " ".join(lines[3].split()) == row
-    assert lines[4:6] == ["  would change:", "    + qwq: start on cards 0,1, port 30001"]
+    assert lines[4] == "  a frozen server restarts after 300 to 600 s (10 times its longest step)"
+    assert lines[5:7] == ["  would change:", "    + qwq: start on cards 0,1, port 30001"]
     assert "c: CPU host, Debian 12, 10.0.0.9" in lines
     # Columns that have nothing about a host are left out.
     head = next(number for number, line in enumerate(lines) if line.startswith("c: ")) + 1

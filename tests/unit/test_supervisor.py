@@ -852,6 +852,38 @@ def test_tokens_that_stand_still_while_requests_run_are_a_hang(watched: Watched)
     assert watched.after(200) >= 600
 
 
+def test_a_default_limit_shrinks_to_ten_times_the_longest_step(
+    supervisor: ModuleType, one: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    record = tmp_path / "steps.json"
+    one.launch |= {"hang_timeout_s": 600, "hang_least_s": 120}
+    watched = Watched(supervisor, one, monkeypatch)
+    pulse = watched.pulse
+    pulse.record = record
+    assert pulse.limit() == 600  # no step is known
+    watched.running = 1
+    for seconds, limit in ((15, 150), (40, 400), (15, 400), (90, 600)):
+        pulse.look(watched.clock.now, 600)
+        watched.clock.now += seconds
+        watched.tokens += 1
+        pulse.look(watched.clock.now, 600)
+        assert pulse.limit() == limit, seconds
+    # An idle time is no step.
+    assert json.loads(record.read_text()) == {"longest": 90, "digest": one.launch["digest"]}
+    watched.running = 0
+    pulse.look(watched.clock.now, 600)
+    watched.clock.now += 500
+    watched.tokens += 1
+    pulse.look(watched.clock.now, 600)
+    assert pulse.longest == 90
+    # The next supervisor of the container knows it; that of another launch does not.
+    assert supervisor.Pulse(one.launch, tmp_path / "s", record).longest == 90
+    assert supervisor.Pulse({**one.launch, "digest": "x"}, tmp_path / "s", record, 7.0).longest == 7
+    # A user's limit stays as it is.
+    assert supervisor.Pulse({**one.launch, "hang_least_s": None}, tmp_path / "s", record).limit() == 600
+    assert supervisor.Pulse({**one.launch, "hang_timeout_s": 0}, tmp_path / "s", record).limit() == 0
+
+
 def test_a_frozen_engine_whose_gauges_report_nothing_is_known_by_a_question_that_does_not_come_back(
     watched: Watched,
 ) -> None:

@@ -137,6 +137,7 @@ def _cost(
         warmup_cached_s=cached,
         start_timeout_s=spec.get("start_timeout_s") or start_timeout(likely, sum(sizes)),
         hang_timeout_s=spec.get("hang_timeout_s", HANG_TIMEOUT_S),
+        hang_least_s=None if "hang_timeout_s" in spec else platform.hang_least_s,
     )
 
 

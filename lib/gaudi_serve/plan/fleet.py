@@ -328,6 +328,17 @@ HEAD = (
 )
 
 
+def _frozen(models: Sequence[Known]) -> list[str]:
+    """Return after which time the models of a host restart if they freeze; models with the same limit share a line."""
+    limits: dict[str, list[str]] = {}
+    for model in models:
+        if model["state"] == "started":
+            limit, least = model["hang_timeout_s"], model.get("hang_least_s")
+            after = f"after {least} to {limit} s (10 times its longest step)" if least else f"after {limit} s"
+            limits.setdefault(after if limit else "never (hang_timeout_s 0)", []).append(str(model["name"]))
+    return [text + (f": {', '.join(names)}" if len(limits) > 1 else "") for text, names in limits.items()]
+
+
 def vllm_fleet_lines(fleet: Mapping[str, Any]) -> list[str]:
     """Return a fleet's plan as lines of text: a table per host, changes, warnings, errors."""
     lines: list[str] = []
@@ -336,6 +347,7 @@ def vllm_fleet_lines(fleet: Mapping[str, Any]) -> list[str]:
         rows = [_row(model) for model in host["models"]]
         shown_rows = [f"  {line}" for line in table(_narrowed([list(HEAD), *rows]))] if rows else ["  no models"]
         lines += [] if host["facts"] == LEFT_ALONE else shown_rows
+        lines += [f"  a frozen server restarts {text}" for text in _frozen(host["models"])]
         changes = _changes(host)
         lines += ["  would change:", *[f"    {line}" for line in changes]] if changes else []
         if host.get("reboot"):

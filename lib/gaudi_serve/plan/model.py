@@ -73,7 +73,8 @@ class Cost:
 
     weights_gib: per card; device_gib: memory of each card. read_gib: of all files that a start reads.
     memory: the result of plan_memory. graphs: warmed up in warmup_s seconds, or in warmup_cached_s with a filled
-    recipe cache.
+    recipe cache. hang_least_s: a frozen server may be restarted so soon, after ten times its longest step; None if
+    only hang_timeout_s counts.
     """
 
     weights_gib: float
@@ -86,6 +87,7 @@ class Cost:
     warmup_cached_s: int | None
     start_timeout_s: int
     hang_timeout_s: int
+    hang_least_s: int | None
 
     @property
     def down_for(self) -> str:

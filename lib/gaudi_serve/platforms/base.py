@@ -190,7 +190,9 @@ class Platform:
     problems: launches that are impossible there, by the spec. notes: features that depend on its release's images.
     image_problems: whether its image is of another release. warmup_s, warmup_cached_s: estimated seconds of the first
     and a later start, without reading the weights; None if the engine calculates them. binds: a server is bound to the
-    processors and the memory of its devices' NUMA node; otherwise its engine does that, or nothing. even_heads: every
+    processors and the memory of its devices' NUMA node; otherwise its engine does that, or nothing.
+    hang_least_s: seconds without work after which an engine may count as frozen, if that is at least ten times its
+    longest step; None if one step may take minutes. even_heads: every
     device must have a key-value head of its own. iommu: devices are driven through it.
 
     acceptance: the vendor's acceptance tests; None if none are known.
@@ -242,6 +244,7 @@ class Platform:
     image_problems: Callable[[Spec, str], list[Problem]] = _no_image_problems
     cache_variable: str = ""
     warmup_s: int | None = None
+    hang_least_s: int | None = None
     warmup_cached_s: int | None = None
     tuned: bool = False
     binds: bool = False

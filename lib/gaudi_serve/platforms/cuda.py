@@ -489,6 +489,7 @@ PLATFORM = Platform(
     ulimits=("memlock=-1:-1", "stack=67108864:67108864"),
     cache_variable="VLLM_CACHE_ROOT",
     warmup_s=120,
+    hang_least_s=120,
     warmup_cached_s=60,
     access=_access,
     driver=DRIVER,

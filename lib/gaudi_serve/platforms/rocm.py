@@ -410,6 +410,7 @@ PLATFORM = Platform(
     cache_variable="VLLM_CACHE_ROOT",
     # An estimate without measurements: kernels are compiled at the first start, as on CUDA.
     warmup_s=180,
+    hang_least_s=120,
     warmup_cached_s=60,
     card_variables=MASKS,
     prefixes=("AMD",),

@@ -220,6 +220,7 @@ PLATFORM = Platform(
     cache_variable="VLLM_CACHE_ROOT",
     # An estimate without measurements.
     warmup_s=180,
+    hang_least_s=120,
     warmup_cached_s=60,
     card_variables=MASKS,
     prefixes=("Intel(R) Arc", "Intel(R) Data Center GPU"),

@@ -44,7 +44,7 @@ LAUNCH_KEYS = (
         "ulimits",
         "mounts",
     ),
-    *("start_timeout_s", "hang_timeout_s", "digest"),
+    *("start_timeout_s", "hang_timeout_s", "hang_least_s", "digest"),
 )
 
 
