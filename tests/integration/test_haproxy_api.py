@@ -350,6 +350,18 @@ def test_the_page_of_usage_has_what_monitoring_reads(front: Front) -> None:
     assert {name: tuple(labels) for name, *labels in found} == engine_metrics.USAGE
 
 
+def test_a_request_that_no_server_began_is_not_counted(front: Front) -> None:
+    before = totals(front, "requests")
+    front.runtime.ask("set server small/h0.small state maint")
+    try:
+        assert front.ask(CHAT, {"model": "small"})[0] == 503
+    finally:
+        front.runtime.ask("set server small/h0.small state ready")
+    front.wait(lambda: front.ask(CHAT, {"model": "small"})[0] == 200)
+    front.wait(lambda: totals(front, "requests") > before)
+    assert totals(front, "requests") == before + 1
+
+
 def test_streams_that_clients_leave_are_counted(front: Front, vllms: list[Vllm]) -> None:
     before, one, leave = {kind: totals(front, kind) for kind in KINDS}, vllms[2], 12
     body = json.dumps({"model": "small", "stream": True}).encode()

@@ -451,6 +451,32 @@ def test_a_server_that_fails_requests_but_not_health_gets_few_of_a_steady_load(t
     assert wrong["heals"] <= 14 and asked["heals"] - tokenized > 60, (wrong, asked)
 
 
+def test_an_answer_that_began_before_an_ejection_does_not_end_it(tmp_path: Path, vllms: list[Vllm]) -> None:
+    one, other = vllms
+    slow: list[int] = []
+    with front(tmp_path, vllms) as gateway:
+        ejected = f"show map {tmp_path}/files/ejected.map"
+        one.seconds = other.seconds = 4
+        threads = [
+            threading.Thread(target=lambda: slow.append(gateway.ask(CHAT, MODEL, KEYS["alice"])[0])) for _ in range(6)
+        ]
+        for thread in threads:
+            thread.start()
+        gateway.wait(lambda: one.working >= 1 and other.working >= 1)
+        one.seconds = other.seconds = 0
+        one.fails = True
+        gateway.wait(
+            lambda: (
+                [gateway.ask(CHAT, MODEL, KEYS[key])[0] for key in ("alice", "bob", "bob")]
+                and "h0" in gateway.runtime.ask(ejected)
+            )
+        )
+        for thread in threads:
+            thread.join(20)
+        assert slow == [200] * 6
+        assert "h0" in gateway.runtime.ask(ejected)
+
+
 def test_failures_of_one_key_or_of_all_servers_take_none_away(tmp_path: Path, vllms: list[Vllm]) -> None:
     for one in vllms:
         one.seconds = 3
