@@ -68,7 +68,15 @@ def _processor(value: Any) -> bool:
     if not _mapping(value):
         return False
     numbers = all(whole(0, 10**6)(value.get(key, 0)) for key in ("numa_nodes", "threads_per_core"))
-    return numbers and list_of(is_line)(value.get("features", [])) and is_line(value.get("architecture", ""))
+    nodes = list_of(_memory_node)(value.get("nodes", []))
+    return nodes and numbers and list_of(is_line)(value.get("features", [])) and is_line(value.get("architecture", ""))
+
+
+def _memory_node(value: Any) -> bool:
+    if not _mapping(value) or not whole(0, 4096)(value.get("node")):
+        return False
+    sizes = (value.get("memory_mib"), value.get("hugepages_mib", 0), value.get("available_mib", 0))
+    return all(map(whole(0, 10**9), sizes))
 
 
 def _platform(value: Any) -> bool:
@@ -105,7 +113,7 @@ HOST = {
     "engine_cdi": Rule(is_flag, "must be true or false, without quotes", None),
     "platforms": Rule(list_of(is_line), "must be a list of texts", []),
     "notes": Rule(list_of(is_line), "must be a list of texts", []),
-    "cpu": Rule(_processor, "must be a mapping of architecture, features, numa_nodes and threads_per_core", {}),
+    "cpu": Rule(_processor, "must be a mapping of architecture, features, numa_nodes, threads_per_core and nodes", {}),
     "verbs": Rule(list_of(is_line), "must be a list of RDMA devices, such as mlx5_0", []),
     "clock": Rule(_clock, "must be a mapping of offset_s (seconds) and synchronized (true or false)", {}),
     "host_nics": Rule(is_flag, "must be true or false, without quotes", False),

@@ -1,4 +1,4 @@
-"""The memory of a planned model on CUDA and ROCm devices, as vLLM itself divides it at start.
+"""The memory of a planned model on CUDA and ROCm devices and on NUMA nodes, as vLLM itself divides it at start.
 
 vLLM uses a share of each device (``gpu_memory_utilization``). It subtracts the weights, the memory of the largest batch
 (a pass measures it), libraries, and CUDA graphs. The rest is KV cache, in blocks.
@@ -24,6 +24,7 @@ from .shape import splits
 from .vllm_figures import (
     AT_LOAD,
     BATCH_DEFAULTS,
+    CACHE_STEP,
     CHUNKS_ABOVE,
     CHUNKS_SINCE,
     CUDA_KEEPS_GIB,
@@ -35,16 +36,25 @@ from .vllm_figures import (
     GRAPHS_COUNT_SINCE,
     GRAPHS_MIB,
     INNER_BYTES,
+    KV_SPACE,
     LIBRARIES_GIB,
     LINKED_GIB,
     MOST_EXPERT_TOKENS,
     MOST_UTILIZATION,
     MXFP4_STEP,
     NEWEST,
+    NODE,
+    NODE_BATCH,
+    NODE_BLOCK,
+    NODE_CACHE_GIB,
+    NODE_HALF_SINCE,
+    NODE_PROCESS_GIB,
+    NODE_SHARE_SINCE,
     OF_ITEMS,
     OWN_WORKSPACE,
     REQUESTS_BYTES,
     SEEING,
+    SHARE,
     UNIFIED,
     UNIFIED_GFX,
     UTILIZATION,
@@ -71,7 +81,7 @@ class Planned:
 
     spec: the model. env: of its container. cards: of its placement; the smallest counts. model: its architecture.
     weights, draft: bytes of its weights and of a draft model's. release: of vLLM. cards_left: number of further cards
-    that it could have.
+    that it could have. most_gib: what it may use of each card, if that is a NUMA node; None for a device.
     """
 
     spec: Spec
@@ -82,6 +92,17 @@ class Planned:
     draft: int
     release: str
     cards_left: int = 0
+    most_gib: float | None = None
+
+    @property
+    def on_node(self) -> bool:
+        """Return whether its cards are NUMA nodes of a host."""
+        return self.most_gib is not None
+
+    @property
+    def space(self) -> str:
+        """Return the GiB of cache that a user sets by a variable, which only processors read; empty if unset."""
+        return str((self.spec.get("env") or {}).get(KV_SPACE) or "") if self.on_node else ""
 
     @property
     def guesses(self) -> Speculation:
@@ -95,9 +116,13 @@ class Planned:
 
 @dataclass(frozen=True)
 class Divided:
-    """The division of one card of one stage in GiB, and the layout of its cache or None."""
+    """The division of one card of one stage in GiB, and the layout of its cache or None.
+
+    most: what the model may use of it.
+    """
 
     total: float
+    most: float
     requested: float
     weights: float
     reserved: float
@@ -107,8 +132,8 @@ class Divided:
 
     @property
     def over(self) -> float:
-        """Return the GiB that it needs beyond the card's memory, or 0."""
-        return max(0.0, self.weights + self.reserved + self.graphs + self.cache - self.total)
+        """Return the GiB that it needs beyond what it may use of the card, or 0."""
+        return max(0.0, self.weights + self.reserved + self.graphs + self.cache - self.most)
 
     @property
     def blocks(self) -> int:
@@ -157,11 +182,13 @@ def _judged(planned: Planned) -> dict[str, Any] | None:
     else:  # A text that is encoded at once needs no cache.
         longest, sequences, tokens, lacking = context, 1, 0, 0.0
     fixed = next((key for key in FIXED if spec.get(key)), "")
+    fixed = _key_on_node(planned, fixed) if planned.on_node else fixed
     over = max(one.over for one in divided) if fixed else 0.0
     fits = worst.cache > 0 and bool(sequences) and not over
     short = over or max(0.0, lacking) - min(0.0, worst.cache)
     return {
         **({"over": fixed} if over else {}),
+        **({"requested_gib": round(worst.requested, 1), "most_gib": round(worst.most, 1)} if planned.on_node else {}),
         "device_gib": round(worst.total, 1),
         "reserved_gib": round(worst.reserved, 1),
         "weights_gib": round(worst.weights, 1),
@@ -202,6 +229,7 @@ def _overridden(spec: Spec, blocks: int) -> int:
 def _stage(planned: Planned, stage: int) -> Divided | None:
     """Return how a card of one pipeline stage is divided; None if the model's cache is unknown."""
     spec, model, release = planned.spec, planned.model, planned.release
+    spec = spec.but(block_size=spec.get("block_size") or NODE_BLOCK) if planned.on_node else spec
     first, end = stage_layers(model.layers or 1, spec.stages)[stage]
     kinds = model.layer_kinds[first:end]
     batch, requests = batches_of(planned)
@@ -216,20 +244,40 @@ def _stage(planned: Planned, stage: int) -> Divided | None:
         return None
     cache = total * share - weights - reserved - graphs
     requested = total * share
-    if spec.get("kv_cache_memory_bytes"):
-        cache = float(spec["kv_cache_memory_bytes"]) / GIB
+    fixed = _fixed_gib(planned, total)
     if layout and spec.get("num_gpu_blocks_override"):
-        cache = int(spec["num_gpu_blocks_override"]) * layout.bytes / GIB
-    if any(spec.get(key) for key in FIXED):
-        requested = min(total, weights + reserved + graphs + cache)
-    return Divided(total, requested, weights, reserved, graphs, cache, layout)
+        fixed = int(spec["num_gpu_blocks_override"]) * layout.bytes / GIB
+    if fixed is not None:
+        cache = fixed
+        requested = weights + reserved + graphs + cache
+        requested = requested if planned.on_node else min(total, requested)
+    most = total if planned.most_gib is None else planned.most_gib
+    return Divided(total, most, requested, weights, reserved, graphs, cache, layout)
+
+
+def _key_on_node(planned: Planned, fixed: str) -> str:
+    """Return the key that decides the memory on a NUMA node; ``fixed`` is the key that fixes its cache, or empty."""
+    shares = at_least(planned.release, NODE_SHARE_SINCE)
+    return "env" if planned.space or not (shares or fixed == FIXED[0]) else fixed or SHARE
+
+
+def _fixed_gib(planned: Planned, total: float) -> float | None:
+    """Return the GiB of a cache whose size does not follow from a share of the card's ``total``; None if it does."""
+    said = planned.spec.get("kv_cache_memory_bytes")
+    if not planned.on_node:
+        return float(said) / GIB if said else None
+    if planned.space.isdigit():
+        return float(planned.space)
+    if at_least(planned.release, NODE_SHARE_SINCE):
+        return float(said) / GIB if said else None
+    return total / 2 if at_least(planned.release, NODE_HALF_SINCE) else NODE_CACHE_GIB
 
 
 def device_gib(cards: Sequence[Card]) -> float:
     """Return the GiB that CUDA or HIP report for the smallest card, from the report of its vendor's tool."""
     card = min(cards, key=lambda one: one.memory_mib)
     said = card.memory_mib / 1024
-    whole = card.capability.startswith("gfx") or _unified(card)
+    whole = card.capability.startswith("gfx") or card.capability == NODE or _unified(card)
     return said if whole else said - CUDA_KEEPS_GIB - CUDA_KEEPS_SHARE * said
 
 
@@ -253,6 +301,8 @@ def batches_of(planned: Planned) -> tuple[int, int]:
         for row in BATCH_DEFAULTS
         if at_least(release, row.since) and size >= row.gib and not (row.but and row.but in (card.name or ""))
     )
+    if planned.on_node:
+        tokens, requests = (each * spec.tensors * spec.stages for each in NODE_BATCH)
     said_tokens, said_requests = spec.get("max_num_batched_tokens"), spec.get("max_num_seqs")
     context = _context(spec, planned.model)
     requests = int(said_requests or requests)
@@ -370,6 +420,8 @@ def _limit(limits: Any, kind: str) -> int:
 def _libraries(planned: Planned) -> float:
     """Return the GiB of libraries other than PyTorch: workspaces, and communication between cards."""
     spec, card = planned.spec, min(planned.cards, key=lambda one: one.memory_mib)
+    if planned.on_node:
+        return NODE_PROCESS_GIB
     alone, linked = (
         next(gib for since, gib in row if at_least(planned.release, since)) for row in (LIBRARIES_GIB, LINKED_GIB)
     )
@@ -381,7 +433,8 @@ def _libraries(planned: Planned) -> float:
 def _counts_graphs(planned: Planned) -> bool:
     """Return whether vLLM subtracts the graphs from the memory for the cache."""
     off = str(planned.env.get("VLLM_MEMORY_PROFILER_ESTIMATE_CUDAGRAPHS", "1")).lower() in ("0", "false")
-    return at_least(planned.release, GRAPHS_COUNT_SINCE) and not off and not planned.spec.get("enforce_eager")
+    counted = at_least(planned.release, GRAPHS_COUNT_SINCE) and not planned.on_node
+    return counted and not off and not planned.spec.get("enforce_eager")
 
 
 def _graphs(planned: Planned, layers: int) -> float:
@@ -399,7 +452,7 @@ def _suggestions(planned: Planned, found: Mapping[str, Any]) -> list[dict[str, A
 
     Changes of everyday keys come first.
     """
-    changes = [*_less_fixed(planned, found), *_more_cards(planned), *_eight_bits(planned), *_larger_share(planned)]
+    changes = _smaller_on_node(planned, found) if planned.on_node else _on_cards(planned, found)
     tried = [change for change in changes if _fits(planned.but(**change))]
     nearest: list[dict[str, Any]] = []
     for change in tried:
@@ -430,6 +483,28 @@ def _less_fixed(planned: Planned, found: Mapping[str, Any]) -> list[dict[str, An
     less = 1 - found["short_by_gib"] / found["kv_cache_gib"] if found["kv_cache_gib"] else 0.0
     size, step = int(planned.spec[key]) * less, 2**28 if key == FIXED[1] else 1
     return [{key: int(size) // step * step}] if size >= step else []
+
+
+def _on_cards(planned: Planned, found: Mapping[str, Any]) -> list[dict[str, Any]]:
+    return [*_less_fixed(planned, found), *_more_cards(planned), *_eight_bits(planned), *_larger_share(planned)]
+
+
+def _smaller_on_node(planned: Planned, found: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Return the largest share and the largest cache with which a model fits on its NUMA nodes, as changes."""
+    most = planned.most_gib or 0.0
+    share = math.floor(most / found["device_gib"] * 100) / 100
+    cache, key = cache_on_node(planned, most), _key_on_node(planned, "")
+    if key == "env":
+        return [{"env": {KV_SPACE: cache // GIB}}] if cache >= GIB else []
+    fixes = [{"kv_cache_memory_bytes": cache}] if cache else []
+    share = min(share, MOST_UTILIZATION)
+    return [*fixes, *([{SHARE: share}] if share > 0 and not planned.spec.get("kv_cache_memory_bytes") else [])]
+
+
+def cache_on_node(planned: Planned, most_gib: float) -> int:
+    """Return the bytes that weights and process leave for the cache, of ``most_gib`` of a NUMA node; 0 if none."""
+    left = min((most_gib - one.weights - one.reserved for one in _stages(planned)), default=0.0)
+    return max(0, math.floor(left * GIB / CACHE_STEP) * CACHE_STEP)
 
 
 def _fits(planned: Planned) -> bool:

@@ -123,3 +123,12 @@ OF_ITEMS = (
 SEEING = ("qwen2_vl", "qwen2_5_vl")  # All models of these types accept images.
 VISION_BYTES = 96  # Per token and number of width, while images are encoded: four patches per token.
 VISION_SIZE = 1152  # The default width of the vision part.
+
+# NUMA nodes of processors. Since the first release, a worker takes gpu_memory_utilization of its node, and starts only
+# if that is available; since the second, its cache is half of the node's memory, and before that it has this size.
+NODE = "node"
+NODE_SHARE_SINCE, NODE_HALF_SINCE, NODE_CACHE_GIB = "0.20", "0.13", 4.0
+SHARE, KV_SPACE = "gpu_memory_utilization", "VLLM_CPU_KVCACHE_SPACE"  # The variable counts GiB and wins over all keys.
+NODE_BLOCK, NODE_BATCH = 128, (2048, 128)  # Defaults: tokens of a block; tokens and requests of a batch, per worker.
+NODE_PROCESS_GIB = 1.0  # A worker without its weights: Python, PyTorch and its libraries.
+CACHE_STEP = 2**28  # Suggested and computed caches are multiples of this.

@@ -94,11 +94,38 @@ def _name(card: Mapping[str, Any]) -> str:
 
 
 @dataclass(frozen=True)
+class MemoryNode:
+    """The memory of one NUMA node, in MiB.
+
+    total: with its hugepages, which no server gets. available: what programs left when the facts were read; None if
+    unknown. taken: GiB by model, of the models that were planned before.
+    """
+
+    number: int
+    total: int
+    hugepages: int = 0
+    available: int | None = None
+    taken: Mapping[str, float] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, facts: Mapping[str, Any]) -> MemoryNode:
+        """Return the node for an entry of ``cpu.nodes`` of the facts."""
+        available = facts.get("available_mib")
+        return cls(
+            int(facts["node"]),
+            int(facts["memory_mib"]),
+            int(facts.get("hugepages_mib") or 0),
+            None if available is None else int(available),
+        )
+
+
+@dataclass(frozen=True)
 class Processor:
     """The processors of a host.
 
     architecture: in the kernel's words, such as x86_64. name: the model. features: the instruction sets that decide
-    what vLLM can do, in the kernel's words. numa_nodes, threads_per_core: 0 if unknown.
+    what vLLM can do, in the kernel's words. numa_nodes, threads_per_core: 0 if unknown. nodes: its NUMA nodes with
+    memory; empty if unknown.
     """
 
     architecture: str
@@ -106,6 +133,7 @@ class Processor:
     features: frozenset[str] = frozenset()
     numa_nodes: int = 0
     threads_per_core: int = 0
+    nodes: tuple[MemoryNode, ...] = ()
 
     @classmethod
     def of(cls, facts: Mapping[str, Any]) -> Processor | None:
@@ -118,6 +146,7 @@ class Processor:
             frozenset(map(str, facts.get("features") or ())),
             int(facts.get("numa_nodes") or 0),
             int(facts.get("threads_per_core") or 0),
+            tuple(map(MemoryNode.of, facts.get("nodes") or ())),
         )
 
 

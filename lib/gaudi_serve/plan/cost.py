@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import pairwise
 from typing import Any
 
 from ..buckets.base import BucketCounts, Rounding
@@ -11,23 +12,25 @@ from ..buckets.plugin_plan import PluginBucketing
 from ..buckets.plugin_rules import NEWEST
 from ..buckets.vision import vision_layers
 from ..buckets.warmup import KEEPS_EXPERTS_SINCE, likely_layers
-from ..core.errors import Problem
+from ..core.errors import Problem, shown
 from ..core.versions import comparable
 from ..core.words import counted
 from ..engines import engine_of
 from ..memory.autocalc import DEVICE_GIB, GIB, MOST_CARDS
 from ..memory.fit import PROFILE_GIB, plan_memory, quantised_at_load
+from ..memory.nodes import default_cache, nodes_of, plan_nodes, steady
 from ..memory.shape import memory_names
-from ..memory.vllm import Planned, plan_vllm, release_of
+from ..memory.vllm import Planned, plan_vllm, release_of, utilization
+from ..memory.vllm_figures import KV_SPACE, SHARE
 from ..model.architecture import Architecture
 from ..model.draft import draft_model
-from ..model.host import Card, Host
+from ..model.host import Card, Host, LiveModel
 from ..model.shared import key_of
 from ..model.spec import Spec
 from ..model.vllm_options import AUTO_LENGTH, BLOCK
 from ..model.weights import WeightsFacts
 from ..platforms import platform_of
-from ..platforms.base import OF_VLLM
+from ..platforms.base import OF_NODES, OF_VLLM
 from ..platforms.releases import Release, vllm_of
 from .model import Container, Cost, Placement
 from .sharing import named
@@ -96,8 +99,32 @@ def cost_of(
     """
     weighed = [_weighed(one, found, row) for one, found in zip(spec.served, weights, strict=True)]
     cost = _cost(spec, weighed, host, placement, container, _besides(placement, host, left))
+    if cost.memory and platform_of(host.accelerator).memory == OF_NODES and serves(spec, host, placement, container):
+        cost = replace(cost, memory={**cost.memory, "fits": True, "short_by_gib": 0.0})
     warnings = _cost_warnings(spec, weighed, host, placement, cost)
     return Costed(cost, _precision(weighed[0]), warnings, _cost_problems(spec, cost))
+
+
+def serves(spec: Spec, host: Host, placement: Placement, container: Container) -> bool:
+    """Return whether a model serves now with exactly this launch."""
+    live = host.services.get(spec.name, LiveModel())
+    return live.active and container.of_digest(spec, placement) == live.digest
+
+
+def cache_of(spec: Spec, weights: WeightsFacts, host: Host) -> int | None:
+    """Return the bytes of KV cache that a model gets on processors if its user sets no size; None for vLLM's own."""
+    if platform_of(host.accelerator).memory != OF_NODES or host.cpu is None:
+        return None
+    size = default_cache(_to_plan(spec, weights, {}), nodes_of(spec, host.cpu.nodes))
+    command = host.services.get(spec.name, LiveModel()).command
+    present = dict(pairwise(command)).get("--kv-cache-memory-bytes")
+    return size and steady(size, present)
+
+
+def _to_plan(spec: Spec, weights: WeightsFacts, env: Mapping[str, str]) -> Planned:
+    """Return the inputs of a memory plan by vLLM's own rules, for the release in the name of the model's image."""
+    release = release_of(spec.get("vllm_version") or vllm_of(str(spec.get("image"))))
+    return Planned(spec, env, (), weights.architecture, weights.size, weights.draft, release)
 
 
 def _besides(placement: Placement, host: Host, left: Sequence[Card]) -> int:
@@ -115,9 +142,9 @@ def _cost(
     sizes = [one.weights.size + one.weights.draft for one in weighed]
     held = [_held(one) for one in weighed]
     platform = platform_of(host.accelerator)
-    memory = (
-        _memory(weighed, host, placement, container, [in_full for in_full, _ in held], cards_left) if cards else None
-    )
+    measured = cards or platform.memory == OF_NODES
+    whole = [in_full for in_full, _ in held]
+    memory = _memory(weighed, host, placement, container, whole, cards_left) if measured else None
     blocks = _server_blocks(model, memory)
     counts = _graphs(spec, placement, container, blocks, buckets=platform.warmup_s is None)
     seconds, cached = platform.warmup_s if cards else None, platform.warmup_cached_s
@@ -127,9 +154,9 @@ def _cost(
     generation = platform.generation(host) if cards else None
     likely = spec["warmup_budget_minutes"] * 15 if seconds is None else seconds
     return Cost(
-        weights_gib=memory["weights_gib"] if memory and platform.memory == OF_VLLM else round(share, 1),
+        weights_gib=memory["weights_gib"] if memory and platform.memory in (OF_NODES, OF_VLLM) else round(share, 1),
         read_gib=round(sum(sizes) / GIB, 1),
-        device_gib=DEVICE_GIB[generation] if generation else _card_gib(host, placement),
+        device_gib=DEVICE_GIB[generation] if generation else _card_gib(host, placement, memory),
         memory=memory,
         buckets=counts or BucketCounts(),
         graphs=None if counts is None else counts.prompt + counts.decode,
@@ -141,8 +168,10 @@ def _cost(
     )
 
 
-def _card_gib(host: Host, placement: Placement) -> float | None:
-    """Return the memory of the model's smallest device in GiB; None if its platform does not use that."""
+def _card_gib(host: Host, placement: Placement, memory: Mapping[str, Any] | None) -> float | None:
+    """Return the memory of the model's smallest device or NUMA node in GiB; None if its platform does not use that."""
+    if memory and "nodes" in memory:
+        return float(memory["device_gib"])
     sizes = [card.memory_mib for card in host.cards if card.module_id in placement.module_ids]
     counts = platform_of(host.accelerator).memory == OF_VLLM and sizes and min(sizes)
     return round(min(sizes) / 1024, 1) if counts else None
@@ -160,12 +189,13 @@ def _held(one: Weighed) -> tuple[int, float]:
 def _of_vllm(
     one: Weighed, host: Host, placement: Placement, container: Container, cards_left: int
 ) -> dict[str, Any] | None:
-    """Return how vLLM's own rules divide a model's cards, for the release in the name of its image."""
+    """Return how vLLM's own rules divide a model's cards, or the NUMA nodes of its workers."""
+    planned = _to_plan(one.spec, one.weights, container.env)
+    if platform_of(host.accelerator).memory == OF_NODES:
+        workers = nodes_of(one.spec, host.cpu.nodes) if host.cpu else ()
+        return plan_nodes(planned, workers, now=not any(live.runs for live in host.services.values()))
     cards = tuple(card for card in host.cards if card.module_id in placement.module_ids)
-    weights, release = one.weights, release_of(one.spec.get("vllm_version") or vllm_of(str(one.spec.get("image"))))
-    return plan_vllm(
-        Planned(one.spec, container.env, cards, weights.architecture, weights.size, weights.draft, release, cards_left)
-    )
+    return plan_vllm(replace(planned, cards=cards, cards_left=cards_left))
 
 
 def _memory(
@@ -177,7 +207,7 @@ def _memory(
     cards_left: int,
 ) -> dict[str, Any] | None:
     """Return how the cards are divided. A model that shares a card gets a share of what the earlier ones leave."""
-    if platform_of(host.accelerator).memory == OF_VLLM:
+    if platform_of(host.accelerator).memory in (OF_NODES, OF_VLLM):
         return _of_vllm(weighed[0], host, placement, container, cards_left)
     rounding = container.buckets.rounding if container.buckets else Rounding()
     left = cards_left if len(held) == 1 else 0
@@ -288,9 +318,27 @@ def _cost_warnings(spec: Spec, weighed: Sequence[Weighed], host: Host, placement
             f"start_timeout_s {cost.start_timeout_s} is below the estimated start of {seconds} s, which reads "
             f"{cost.read_gib:.0f} GiB of weights and warms up: systemd ends the server before it answers"
         )
+    on_nodes = platform_of(host.accelerator).memory == OF_NODES
+    found += _unknown_nodes(spec, weighed[0].weights, host, cost) if on_nodes else []
     for one in weighed if placement.module_ids else ():
         found += named(spec, one.spec, [*_loaded(one), *_unknown(one, host, cost)])
     return found
+
+
+def _unknown_nodes(spec: Spec, weights: WeightsFacts, host: Host, cost: Cost) -> list[str]:
+    """Return why the memory of a model on processors is not checked; empty if it is."""
+    if cost.memory:
+        return []
+    needed = {"config": weights.architecture.layers, "weight_bytes": weights.size}
+    lacks = [name for name, known in needed.items() if not known]
+    if not (host.cpu and host.cpu.nodes):
+        return ["memory is not checked: the facts do not have the memory of this host's NUMA nodes"]
+    if not nodes_of(spec, host.cpu.nodes):
+        return ["memory is not checked: env sets the processors or NUMA nodes of its workers"]
+    if lacks:
+        what = " and ".join(lacks)
+        return [f"memory is not checked, because {what} is unknown; set {what}, or download its weights"]
+    return ["memory is not checked: what its layers store, or its context, is unknown"]
 
 
 def _cache_warnings(spec: Spec, memory: Mapping[str, Any] | None) -> list[str]:
@@ -417,9 +465,9 @@ def _shared_problem(spec: Spec, memory: Mapping[str, Any]) -> Problem | None:
 
 
 def _memory_problem(spec: Spec, memory: Mapping[str, Any], read_gib: float) -> Problem:
-    ways = " or ".join(
-        " with ".join(f"{key} {value}" for key, value in change.items()) for change in memory["suggestions"]
-    )
+    if "nodes" in memory:
+        return _node_problem(spec, memory)
+    ways = _ways(memory["suggestions"])
     more = "tensor_parallel_size" in ways and spec.module_ids
     remedy = f"what fits: {ways}{' (and as many module_ids)' if more else ''}"
     remedy = remedy if ways else "nothing that this host has left fits"
@@ -445,5 +493,44 @@ def _memory_problem(spec: Spec, memory: Mapping[str, Any], read_gib: float) -> P
     allowed = (
         f"needs more KV cache than the {memory['kv_cache_gib']} GiB a card ({memory['kv_tokens']} tokens) that "
         f"{weights} leave; {memory['short_by_gib']} GiB a card are missing; {remedy}"
+    )
+    return "max_model_len", length, allowed
+
+
+def _ways(suggestions: Sequence[Mapping[str, Any]]) -> str:
+    """Return the changes with which a model fits, as a text; empty without any."""
+
+    def text(key: str, value: Any) -> str:
+        if isinstance(value, Mapping):
+            return f"{key}: {{{', '.join(f'{name}: {shown(str(one))}' for name, one in value.items())}}}"
+        return f"{key} {value}"
+
+    return " or ".join(" with ".join(text(key, value) for key, value in one.items()) for one in suggestions)
+
+
+def _node_problem(spec: Spec, memory: Mapping[str, Any]) -> Problem:
+    """Return the problem with a model that does not fit on the NUMA nodes of its workers."""
+    ways = _ways(memory["suggestions"])
+    remedy = f"what fits: {ways}" if ways else "nothing that this host has left fits"
+    node = f"NUMA node {', '.join(map(str, memory['nodes']))}"
+    gone = [f"{memory['hugepages_gib']} GiB are hugepages"] if memory["hugepages_gib"] else []
+    gone += [f"{size:.1f} GiB belong to model {name}" for name, size in memory["taken"].items()]
+    limit = f"{memory['most_gib']} of {memory['device_gib']} GiB are available{''.join(f', {one}' for one in gone)}"
+    parts = f"{memory['weights_gib']} GiB of weights, {memory['reserved_gib']} GiB for the process and a batch"
+    key = str(memory.get("over") or "")
+    if memory["weights_gib"] + memory["reserved_gib"] >= memory["most_gib"]:
+        return "weights", spec.weights, f"need more than {node} has: {parts}, and {limit}; {remedy}"
+    if key:
+        value = spec.get(key)
+        if key == "env":
+            key, value = f"env.{KV_SPACE}", (value or {}).get(KV_SPACE)
+        if key == SHARE and value is None:
+            value = utilization(release_of(spec.get("vllm_version") or vllm_of(str(spec.get("image")))))
+        whole = f"{memory['requested_gib']} GiB of {node} ({parts}, the rest for the KV cache)"
+        return key, value, f"needs {whole}, and {limit}; {remedy}"
+    length = spec.get("max_model_len", memory.get("max_model_len"))
+    allowed = (
+        f"needs more KV cache than {max(0.0, memory['kv_cache_gib'])} GiB ({memory['kv_tokens']} tokens) of {node} "
+        f"({parts}); {memory['short_by_gib']} GiB are missing; {limit}; {remedy}"
     )
     return "max_model_len", length, allowed

@@ -345,7 +345,7 @@ def vllm_fleet_lines(fleet: Mapping[str, Any]) -> list[str]:
     for name, host in fleet["hosts"].items():
         lines += ["", f"{name}: {host['facts']}"]
         rows = [_row(model) for model in host["models"]]
-        shown_rows = [f"  {line}" for line in table(_narrowed([list(HEAD), *rows]))] if rows else ["  no models"]
+        shown_rows = [f"  {line}" for line in table(_narrowed([_head(host), *rows]))] if rows else ["  no models"]
         lines += [] if host["facts"] == LEFT_ALONE else shown_rows
         lines += [f"  a frozen server restarts {text}" for text in _frozen(host["models"])]
         changes = _changes(host)
@@ -423,9 +423,22 @@ def _runs(parts: Sequence[str]) -> str:
     return ",".join(f"{first}-{last}" if last > first else str(first) for first, last in runs)
 
 
+def _head(host: Known) -> list[str]:
+    """Return the head of a host's table. A model on processors uses memory of NUMA nodes, not of cards."""
+    on_nodes = any("nodes" in (model["memory"] or {}) for model in host["models"])
+    return ["GIB/NODE" if on_nodes and name == "GIB/CARD" else name for name in HEAD]
+
+
+def _used(memory: Known) -> str:
+    """Return the GiB that a model uses of a card, and what it may use."""
+    if "nodes" in memory:
+        return f"{memory['requested_gib']}/{memory['most_gib']}"
+    return f"{memory['device_gib'] - memory['left_gib']:.0f}/{memory['device_gib']}"
+
+
 def _row(model: Mapping[str, Any]) -> list[str]:
     memory = model["memory"]
-    used = f"{memory['device_gib'] - memory['left_gib']:.0f}/{memory['device_gib']}" if memory else "-"
+    used = _used(memory) if memory else "-"
     return [
         model_cell(model) + (" (stopped)" if model["state"] == "stopped" else ""),
         _runs([str(number) for number in model["module_ids"]]) or "cpu",

@@ -11,12 +11,14 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from ..core.errors import Finding, InputError, Problem
+from ..memory.nodes import nodes_of, taken_by
 from ..model.host import Card, Host
 from ..model.shared import key_of, with_name
+from ..model.spec import Spec
 from ..platforms import card_warnings, platform_of, serial_notes, sick_cards, with_health
 from ..platforms.releases import DEFAULT
 from .check import checked
-from .cost import cost_of
+from .cost import cache_of, cost_of, serves
 from .distributed import Part, joined, notes_between
 from .launch import container_of, launch_warnings
 from .loads import load_notes
@@ -227,6 +229,7 @@ def _placed(
             continue
         placement = Placement(host_name, tuple(found.cards.get(request.spec.name, ())))
         model, problems = _planned(request, site, placement, left)
+        site = _with_taken(site, model) if model else site
         mistakes += request.mistakes(problems)
         if model and not request.bad:
             old = found.moved.get(request.spec.name)
@@ -240,11 +243,31 @@ def _move(model: PlannedModel, old: list[int]) -> str:
     return f"moves from cards {old} to {cards}, and restarts; {model.cost.down_for}"
 
 
+def _with_taken(site: Site, model: PlannedModel) -> Site:
+    """Return the site after a model took its part of the memory of the NUMA nodes, if its host has such a plan."""
+    cpu, memory = site.host.cpu, model.cost.memory
+    if cpu is None or not memory or "nodes" not in memory:
+        return site
+    nodes = taken_by(cpu.nodes, nodes_of(model.spec, cpu.nodes), memory, model.spec.name)
+    return replace(site, host=replace(site.host, cpu=replace(cpu, nodes=nodes)))
+
+
 def _planned(
     request: ResolvedModel, site: Site, placement: Placement, left: Sequence[Card]
 ) -> tuple[PlannedModel | None, list[Problem]]:
+    """Return a model with a KV cache that fits on processors. One that serves with vLLM's own cache keeps it."""
+    model, problems = _planned_as(request.spec, request, site, placement, left)
+    size = cache_of(request.spec, request.weights[0], site.host)
+    if model is None or size is None or serves(model.spec, site.host, placement, model.container):
+        return model, problems
+    return _planned_as(request.spec.but(kv_cache_memory_bytes=size), request, site, placement, left)
+
+
+def _planned_as(
+    spec: Spec, request: ResolvedModel, site: Site, placement: Placement, left: Sequence[Card]
+) -> tuple[PlannedModel | None, list[Problem]]:
     host, release = site.host, site.release
-    spec, platform = request.spec, platform_of(host.accelerator)
+    platform = platform_of(host.accelerator)
     row = platform.release(release)
     models = list(zip(spec.served, request.weights, strict=True))
     versioned, versions = served_by(spec, row)

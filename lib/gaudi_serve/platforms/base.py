@@ -80,6 +80,7 @@ def _no_access(_: Host) -> DeviceAccess | None:
 
 
 OF_VLLM = "vllm"  # the memory model of vLLM, by which it divides cards itself
+OF_NODES = "nodes"  # the same for processors: workers of vLLM divide the memory of NUMA nodes
 
 
 @dataclass(frozen=True)
@@ -178,10 +179,10 @@ class Platform:
     together. generation: the name in memory/ of its devices; None if their memory is not calculated. no_memory: the
     sentence that memory is not checked there; empty if it is.
 
-    memory: the memory model that checks whether a model fits: ``hpu`` or ``vllm``; empty for none. capability_problems:
-    features of a model that these devices cannot handle, each with what works; capability_notes: features that are
-    slower or different. health: the health problem of a working device, by its facts; None for none. lacks: options of
-    vLLM that no server there accepts, each with the reason and an alternative.
+    memory: the memory model that checks whether a model fits: ``hpu``, ``vllm`` or ``nodes``; empty for none.
+    capability_problems: features of a model that these devices cannot handle, each with what works; capability_notes:
+    features that are slower or different. health: the health problem of a working device, by its facts; None for none.
+    lacks: options of vLLM that no server there accepts, each with the reason and an alternative.
 
     cache_variable: the environment variable with the folder for compiled graphs; set from recipe_cache_path.
 

@@ -12,8 +12,8 @@ from ..model.host import Card, Host, Processor
 from ..model.spec import Spec
 from ..model.vllm_options import vllm_options
 from .abilities import cache_problems, is_bfloat16, method_problems, unknown_executor
-from .base import Platform
-from .processors import processors
+from .base import OF_NODES, Platform
+from .processors import memory_nodes, processors
 from .releases import made_for, official_image
 
 X86, ARM = "x86_64", "aarch64"
@@ -64,10 +64,14 @@ SERVED = ", ".join(kind.title for kind in KINDS.values())
 
 
 def observe(root: str = "/") -> dict[str, Any]:
-    """Return the processors, and no cards. Their name is no ``device_name``, which identifies a cache of recipes."""
+    """Return the processors with their memory, and no cards.
+
+    Their name is no ``device_name``, which identifies a cache of recipes.
+    """
     found = processors(root)
     slow = found["architecture"] == X86 and "avx2" in found["features"] and not {*FAST} & {*found["features"]}
-    return {"device_name": None, "modules": [], "cpu": found, "notes": [SLOW] if slow else []}
+    cpu = {**found, "nodes": memory_nodes(root)}
+    return {"device_name": None, "modules": [], "cpu": cpu, "notes": [SLOW] if slow else []}
 
 
 def _image(host: Host, release: str, live: str) -> str | None:
@@ -163,5 +167,6 @@ PLATFORM = Platform(
     reasons=_reasons,
     problems=_problems,
     tuned=True,
+    memory=OF_NODES,
     capability_problems=_cannot,
 )

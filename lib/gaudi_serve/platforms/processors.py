@@ -18,6 +18,8 @@ FEATURES = (
     *("asimd", "asimddp", "i8mm", "bf16", "sve", "vx", "vxe", "vxe2", "altivec", "v"),
 )
 SAME = {"arm64": "aarch64", "amd64": "x86_64"}
+# The parts of a node's memory that vLLM counts as available.
+AVAILABLE = ("MemFree", "Active(file)", "Inactive(file)", "SReclaimable")
 # Names of the lines in /proc/cpuinfo that have them, by architecture.
 FLAGS = ("flags", "Features", "features", "isa")
 MODELS = ("model name", "cpu", "uarch")
@@ -83,6 +85,41 @@ def _count(ranges: str) -> int:
     return sum(int(high or low) - int(low) + 1 for low, _, high in bounds if low.isdigit())
 
 
+def memory_nodes(root: str = "/") -> list[dict[str, int]]:
+    """Return ``{node, memory_mib, hugepages_mib, available_mib}`` of each NUMA node with memory, as vLLM reads them.
+
+    Hugepages are part of a node's memory, and no server gets them.
+    """
+    found = []
+    for folder in sorted(Path(root, "sys/devices/system/node").glob("node[0-9]*"), key=lambda one: int(one.name[4:])):
+        values = _kib(read_text(folder / "meminfo"))
+        if values.get("MemTotal"):
+            pages = sum(map(_pages_kib, folder.glob("hugepages/hugepages-*kB")))
+            available = sum(values.get(name, 0) for name in AVAILABLE)
+            found.append(_memory(int(folder.name[4:]), values["MemTotal"], pages, available))
+    values = _kib(read_text(Path(root, "proc/meminfo")))
+    if found or not values.get("MemTotal"):
+        return found
+    return [_memory(0, values["MemTotal"], values.get("Hugetlb", 0), values.get("MemAvailable", 0))]
+
+
+def _memory(node: int, total: int, hugepages: int, available: int) -> dict[str, int]:
+    sizes = {"memory_mib": total, "hugepages_mib": hugepages, "available_mib": available}
+    return {"node": node, **{name: kib // 1024 for name, kib in sizes.items()}}
+
+
+def _kib(text: str | None) -> dict[str, int]:
+    """Return the sizes of a meminfo in KiB by name. The lines of a node begin with its number."""
+    found = re.findall(r"^(?:Node \d+ )?([\w()]+): +(\d+) kB", text or "", re.MULTILINE)
+    return {name: int(size) for name, size in found}
+
+
+def _pages_kib(folder: Path) -> int:
+    """Return the KiB of a node's hugepages of one size."""
+    size, count = re.search(r"(\d+)kB$", folder.name), read_text(folder / "nr_hugepages")
+    return int(size[1]) * _number(count.strip()) if size and count else 0
+
+
 def _processors(architecture: str, name: str, flags: str, nodes: Any, threads: Any) -> dict[str, Any]:
     words = set(flags.lower().replace(",", " ").split())
     # RISC-V has one word for all: single letters, then names after underscores.
@@ -100,4 +137,4 @@ def _processors(architecture: str, name: str, flags: str, nodes: Any, threads: A
 
 
 def _number(value: Any) -> int:
-    return int(value) if re.fullmatch(r"\d{1,5}", str(value)) else 0
+    return int(value) if re.fullmatch(r"\d{1,9}", str(value)) else 0

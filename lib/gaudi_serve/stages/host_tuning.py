@@ -347,14 +347,41 @@ def host_tuning_missing(tuning: Mapping[str, Any], sysctl: Mapping[str, str], ho
     return []
 
 
+def _hugepages(known: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the hugepages of a host, as hugepages_wanted returns them."""
+    pages = known["host_tuning_hugepages"]
+    if pages is None and platform_of(known["gaudi_system"].get("accelerator")).tuned:
+        pages = HUGEPAGES
+    return hugepages_wanted(known["gaudi_tuning"], pages, known["host_tuning_hugepages_max_fraction"])
+
+
+def _expected(given: Given) -> dict[str, Any]:
+    """Return the memory of the NUMA nodes after the run has allocated hugepages, or given them back."""
+    known = given.known
+    cpu = known["gaudi_host"].get("cpu") or {}
+    if not cpu.get("nodes") or "gaudi_tuning" not in known or "host_tuning_hugepages" not in known:
+        return {}
+    live, wanted = known["gaudi_tuning"]["sysctl"].get("vm.nr_hugepages"), _hugepages(known)["pages"]
+    if live is None or wanted is None:
+        return {}
+    # The kernel allocates the same number on each node.
+    more = (int(wanted) - int(live)) * known["gaudi_tuning"]["hugepage_kib"] // 1024 // len(cpu["nodes"])
+    nodes = [
+        {
+            **node,
+            "hugepages_mib": max(0, node.get("hugepages_mib", 0) + more),
+            **({"available_mib": max(0, node["available_mib"] - more)} if "available_mib" in node else {}),
+        }
+        for node in cpu["nodes"]
+    ]
+    return {"cpu": {**cpu, "nodes": nodes}}
+
+
 def _pending(given: Given) -> Pending:
     known = given.known
     system, live, governor = known["gaudi_system"], known["gaudi_tuning"], known["host_tuning_governor"]
     arguments = kernel_arguments_wanted(system, known["host_tuning_iommu"], known["host_tuning_kernel_args"], live)
-    pages = known["host_tuning_hugepages"]
-    if pages is None and platform_of(system.get("accelerator")).tuned:
-        pages = HUGEPAGES
-    size = hugepages_wanted(live, pages, known["host_tuning_hugepages_max_fraction"])
+    size = _hugepages(known)
     sysctl = sysctl_wanted(live, size["pages"])
     dropin = rendered("host_tuning", "grub.cfg.j2", arguments=arguments) if arguments else ""
     values = rendered("host_tuning", "sysctl.conf.j2", sysctl=sysctl)
@@ -404,5 +431,6 @@ STAGE = Stage(
     reports=("reboot_reasons", "reboot_required"),
     noted=("report",),
     pending=_pending,
+    expected=_expected,
     reset=_reset,
 )
