@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 from dataclasses import replace
@@ -13,8 +14,10 @@ import pytest
 from gaudi_serve.core.errors import InputError
 from gaudi_serve.core.templates import rendered
 from gaudi_serve.host import observe_tuning
+from gaudi_serve.host.baseline import RECORDS
 from gaudi_serve.platforms import PLATFORMS
 from gaudi_serve.stages import host_tuning
+from gaudi_serve.stages.base import Given, Pending
 
 ROLE = Path(__file__).parents[2] / "roles/host_tuning"
 ARGS = ["cpufreq.default_governor=performance", "intel_idle.max_cstate=0"]
@@ -447,3 +450,62 @@ def test_hugepages_that_nobody_asks_for_stay_as_they_are() -> None:
     wanted = host_tuning.sysctl_wanted(tuning, None)
     assert wanted == {"kernel.numa_balancing": "0"}
     assert host_tuning.sysctl_conflicts(tuning, wanted, "h") == []
+
+
+KNOWN = {
+    **{"host_tuning_kernel_args": None, "host_tuning_iommu": "auto", "host_tuning_governor": "performance"},
+    **{"host_tuning_hugepages": None, "host_tuning_hugepages_max_fraction": 0.5, "host_tuning_take_over": True},
+    "host_tuning_reboot_allowed": False,
+}
+
+
+def asked(tree: Path, accelerator: str, **more: Any) -> Pending:
+    """Return what the stage would change on the made-up host."""
+    system = {**UBUNTU, "id": "ubuntu", "version_id": "24.04", "kernel": "6.1.0", "accelerator": accelerator}
+    known = {**KNOWN, "gaudi_system": system, "gaudi_tuning": observe_tuning.observe(str(tree)), **more}
+    return host_tuning.STAGE.pending(Given("h", known))
+
+
+def changed(tree: Path, values: dict[str, str], record: dict[str, Any] | None) -> None:
+    """Make the host one on which the toolkit has set sysctl values, with the baseline ``record``."""
+    (tree / observe_tuning.SYSCTL).write_text("".join(f"{key} = {one}\n" for key, one in values.items()), "utf-8")
+    (tree / "proc/sys/vm/nr_hugepages").write_text(f"{values.get('vm.nr_hugepages', '0')}\n", encoding="utf-8")
+    (tree / "etc/sysctl.conf").write_text("# gaudi-serve took this over: vm.nr_hugepages=15000\n", encoding="utf-8")
+    folder = tree / str(RECORDS).lstrip("/")
+    folder.mkdir(parents=True)
+    if record is not None:
+        (folder / "host_tuning.json").write_text(json.dumps({"found": record}), encoding="utf-8")
+
+
+@pytest.mark.parametrize(("accelerator", "pages"), [("gaudi", "6144"), ("cpu", None), ("cuda", None)])
+def test_the_manual_s_hugepages_are_for_gaudi_alone(tree: Path, accelerator: str, pages: str | None) -> None:
+    found = asked(tree, accelerator)
+    assert [one for one in found.changes["sysctl"] if "huge" in one] == (
+        [f"vm.nr_hugepages: 12 -> {pages}"] if pages else []
+    )
+    assert ("vm.nr_hugepages" in found.changes["sysctl_text"]) is bool(pages)
+    # A user's number is for every host.
+    assert "vm.nr_hugepages = 64" in asked(tree, accelerator, host_tuning_hugepages=64).changes["sysctl_text"]
+
+
+def test_hugepages_that_a_host_no_longer_gets_are_given_back(tree: Path) -> None:
+    before = {"sysctl": {"vm.nr_hugepages": "12", "kernel.numa_balancing": "1"}}
+    changed(tree, {"kernel.numa_balancing": "0", "vm.nr_hugepages": "6144"}, before)
+    found = asked(tree, "cpu")
+    assert "vm.nr_hugepages: 6144 -> 12" in found.due and "vm.nr_hugepages = 12" in found.changes["sysctl_text"]
+    # The next run finds nothing to do, and keeps the number.
+    (tree / "proc/sys/vm/nr_hugepages").write_text("12\n", encoding="utf-8")
+    (tree / observe_tuning.SYSCTL).write_text(found.changes["sysctl_text"], encoding="utf-8")
+    again = asked(tree, "cpu")
+    assert again.changes["sysctl_file"] == [] and not [one for one in again.due if "huge" in one]
+
+
+@pytest.mark.parametrize("record", [None, {"late": True}, {"sysctl": {"vm.nr_hugepages": None}}])
+def test_hugepages_of_which_nobody_knows_the_number_before_stay_until_a_boot(
+    tree: Path, record: dict[str, Any] | None
+) -> None:
+    changed(tree, {"vm.nr_hugepages": "6144"}, record)
+    found = asked(tree, "cpu")
+    assert "vm.nr_hugepages" not in found.changes["sysctl_text"] and not [one for one in found.due if "huge" in one]
+    stays = "hugepages: 6144 stay until the next boot, because their number before the toolkit is not known"
+    assert stays in (found.notes or [])

@@ -14,11 +14,10 @@ from ..core.atomic_write import write_whole
 from ..core.redact import MARK, redacted, restored
 from ..core.run import read_text
 from ..platforms import runtimes
-from . import observe_tuning
 from .dpkg import packages
 from .observe_runtime import DAEMON_JSON, PROXIES_DROPIN
 
-DROPIN, SYSCTL = f"/{observe_tuning.DROPIN}", f"/{observe_tuning.SYSCTL}"
+DROPIN, SYSCTL = "/etc/default/grub.d/zz-gaudi-serve.cfg", "/etc/sysctl.d/zz-gaudi-serve.conf"
 BACKUP = "/etc/docker/daemon.json.before-gaudi-serve"
 RECORDS = Path("/var/lib/gaudi-serve/found")
 # Paths that only this toolkit creates, by role.

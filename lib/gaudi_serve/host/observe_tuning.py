@@ -8,9 +8,10 @@ from pathlib import Path
 from typing import Any
 
 from ..core.run import read_text, sha256_file
+from . import baseline
 
-DROPIN = "etc/default/grub.d/zz-gaudi-serve.cfg"
-SYSCTL = "etc/sysctl.d/zz-gaudi-serve.conf"
+# Below the root of a host.
+DROPIN, SYSCTL, RECORDS = baseline.DROPIN[1:], baseline.SYSCTL[1:], str(baseline.RECORDS)[1:]
 KEYS = ("kernel.numa_balancing", "vm.nr_hugepages")
 OFFERED = "scaling_available_governors"
 GRUB_SETTING = re.compile(r"\s*(?:export\s+)?(GRUB_CMDLINE_LINUX(?:_DEFAULT)?)(\+?)=(.*)")
@@ -26,6 +27,8 @@ def observe(root: str = "/") -> dict[str, Any]:
         "governor": governor(root),
         "sysctl": {key: sysctl_value(key, root) for key in KEYS},
         "sysctl_file_sha256": sha256_file(Path(root, SYSCTL)),
+        "sysctl_own": sysctl_own(root),
+        "sysctl_before": sysctl_before(root),
         "sysctl_others": sysctl_others(root),
         "hugepage_kib": int(memory.get("Hugepagesize", 2048)),
         "mem_total_kib": int(memory.get("MemTotal", 0)),
@@ -103,6 +106,19 @@ def sysctl_value(key: str, root: str = "/") -> str | None:
     """Return a live value, or None if this kernel does not have the key."""
     text = read_text(Path(root, "proc/sys", key.replace(".", "/")))
     return text.strip() if text is not None else None
+
+
+def sysctl_own(root: str = "/") -> dict[str, str]:
+    """Return the values that the toolkit's own file sets."""
+    lines = map(SETTING.match, (read_text(Path(root, SYSCTL)) or "").splitlines())
+    return {line[1]: line[2] for line in lines if line}
+
+
+def sysctl_before(root: str = "/") -> dict[str, str | None]:
+    """Return the live values from before the toolkit's first change; empty if they are not known."""
+    record = baseline.records(Path(root, RECORDS)).get("host_tuning", {})
+    found = record.get("found")
+    return dict((found if isinstance(found, dict) else {}).get("sysctl") or {})
 
 
 def sysctl_others(root: str = "/") -> list[dict[str, Any]]:

@@ -186,7 +186,8 @@ class Platform:
 
     cache_variable: the environment variable with the folder for compiled graphs; set from recipe_cache_path.
 
-    tuned: its hosts get the kernel arguments and the hugepages of the manual by default.
+    tuned: its hosts get the kernel arguments of the manual by default. hugepages: the pages of 2 MiB that its hosts get
+    by default; None for none.
 
     problems: launches that are impossible there, by the spec. notes: features that depend on its release's images.
     image_problems: whether its image is of another release. warmup_s, warmup_cached_s: estimated seconds of the first
@@ -248,6 +249,7 @@ class Platform:
     hang_least_s: int | None = None
     warmup_cached_s: int | None = None
     tuned: bool = False
+    hugepages: int | None = None
     binds: bool = False
     even_heads: bool = False
     iommu: bool = False

@@ -33,6 +33,7 @@ FIELDS = "index,module_id,bus_id,name,driver_version,memory.total,memory.used"
 VENDOR = "0x1da3"
 # Generations by PCI device id, for hosts on which no tool shows the name.
 BY_PCI = {"1020": "Gaudi2", "1021": "Gaudi2", "1030": "Gaudi2", **{f"106{digit:x}": "Gaudi3" for digit in range(16)}}
+HUGEPAGES = 15000  # of 2 MiB, from the vendor's manual
 FULL_MIB = 4096  # an idle card shows 768; driver and firmware never use more than half of this
 
 
@@ -407,6 +408,7 @@ PLATFORM = Platform(
     notes=_notes,
     image_problems=_image_problems,
     tuned=True,
+    hugepages=HUGEPAGES,
     even_heads=True,
     iommu=True,
     here=_here,

@@ -21,7 +21,7 @@ ARGUMENT = re.compile(r"[\w.,:+@/-]+(=[\w.,:+@/=-]*)?", re.ASCII)
 # Without the IOMMU arguments, this kernel (Ubuntu 22.04.5 and 24.04.2) can corrupt results on Gaudi.
 IOMMU_KERNEL = "6.8"
 HUGEPAGE_KIB = 2048
-HUGEPAGES = 15000  # from the vendor's manual, for its hosts
+PAGES = "vm.nr_hugepages"
 # In the order in which they appear in the kernel's command line.
 CMDLINE = ("GRUB_CMDLINE_LINUX", "GRUB_CMDLINE_LINUX_DEFAULT")
 SHELL_VARIABLE = re.compile(r"\$(\w+)|\$\{(\w+)(?::?-)?\}")
@@ -150,7 +150,7 @@ def _share(value: Any) -> float:
 
 def sysctl_wanted(tuning: Mapping[str, Any], pages: int | None) -> dict[str, str]:
     """Return the sysctl values to persist, without keys that the kernel lacks and without pages if none are wanted."""
-    wanted = {"kernel.numa_balancing": "0"} | ({} if pages is None else {"vm.nr_hugepages": str(pages)})
+    wanted = {"kernel.numa_balancing": "0"} | ({} if pages is None else {PAGES: str(pages)})
     return {key: value for key, value in wanted.items() if tuning["sysctl"].get(key) is not None}
 
 
@@ -338,10 +338,10 @@ def _undone(tuning: Mapping[str, Any], arguments: Sequence[str], host_name: str)
 
 def host_tuning_missing(tuning: Mapping[str, Any], sysctl: Mapping[str, str], host_name: str) -> list[str]:
     """Return the settings that the kernel did not accept."""
-    got, planned = tuning["sysctl"].get("vm.nr_hugepages"), sysctl.get("vm.nr_hugepages")
+    got, planned = tuning["sysctl"].get(PAGES), sysctl.get(PAGES)
     if planned is not None and got is not None and int(got) < int(planned):
         return [
-            f"{host_name}: vm.nr_hugepages: got {got} of {planned}: memory is fragmented or in use; "
+            f"{host_name}: {PAGES}: got {got} of {planned}: memory is fragmented or in use; "
             "reboot the host, stop programs that use its memory, or lower host_tuning_hugepages"
         ]
     return []
@@ -349,10 +349,18 @@ def host_tuning_missing(tuning: Mapping[str, Any], sysctl: Mapping[str, str], ho
 
 def _hugepages(known: Mapping[str, Any]) -> dict[str, Any]:
     """Return the hugepages of a host, as hugepages_wanted returns them."""
-    pages = known["host_tuning_hugepages"]
-    if pages is None and platform_of(known["gaudi_system"].get("accelerator")).tuned:
-        pages = HUGEPAGES
-    return hugepages_wanted(known["gaudi_tuning"], pages, known["host_tuning_hugepages_max_fraction"])
+    pages, live = known["host_tuning_hugepages"], known["gaudi_tuning"]
+    if pages is None:
+        pages = platform_of(known["gaudi_system"].get("accelerator")).hugepages
+    found = hugepages_wanted(live, pages, known["host_tuning_hugepages_max_fraction"])
+    if pages is not None or PAGES not in (live.get("sysctl_own") or {}):
+        return found
+    # An earlier run set pages that this host no longer gets.
+    before = (live.get("sysctl_before") or {}).get(PAGES)
+    if before is not None:
+        return {"pages": int(before), "note": None}
+    stay = f"hugepages: {live['sysctl'].get(PAGES)} stay until the next boot, because their number before the toolkit"
+    return {**found, "note": f"{stay} is not known"}
 
 
 def _expected(given: Given) -> dict[str, Any]:
@@ -361,7 +369,7 @@ def _expected(given: Given) -> dict[str, Any]:
     cpu = known["gaudi_host"].get("cpu") or {}
     if not cpu.get("nodes") or "gaudi_tuning" not in known or "host_tuning_hugepages" not in known:
         return {}
-    live, wanted = known["gaudi_tuning"]["sysctl"].get("vm.nr_hugepages"), _hugepages(known)["pages"]
+    live, wanted = known["gaudi_tuning"]["sysctl"].get(PAGES), _hugepages(known)["pages"]
     if live is None or wanted is None:
         return {}
     # The kernel allocates the same number on each node.
@@ -409,7 +417,7 @@ def _pending(given: Given) -> Pending:
 
 def _notes(live: Mapping[str, Any], size: Mapping[str, Any], sysctl: Mapping[str, str]) -> list[str]:
     lacking = ["this host has no cpufreq, so the governor stays as it is"] if not live["governor"]["values"] else []
-    for key in ("vm.nr_hugepages", "kernel.numa_balancing"):
+    for key in (PAGES, "kernel.numa_balancing"):
         asked = key in sysctl or size["pages"] is not None
         lacking += [f"this kernel has no {key}"] if asked and live["sysctl"][key] is None else []
     return [*([size["note"]] if size["note"] else []), *lacking]
