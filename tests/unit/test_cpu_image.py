@@ -73,6 +73,11 @@ def test_the_archive_is_the_saved_image_with_one_more_layer(builder: Any, tmp_pa
     assert members["opt/vllm/one.py"].mode == 0o644 and members["opt/vllm/bin/vllm"].mode == 0o755
 
 
+def test_the_image_has_what_compiles_a_model_at_its_start(builder: Any) -> None:
+    # PyTorch's inductor calls g++, and includes Python.h.
+    assert {"g++", "libpython3-dev"} <= {*builder.RECIPE.split()}
+
+
 def test_a_folder_that_is_there_is_not_unpacked_again(builder: Any, tmp_path: Path, monkeypatch: Any) -> None:
     did: list[str] = []
     for name in ("download", "unpack", "save"):
