@@ -1,12 +1,13 @@
-"""Numbers with a leading zero are found in the files of an inventory."""
+"""Numbers that YAML reads in another way, and keys that stand twice, are found in the files of an inventory."""
 
 from __future__ import annotations
 
+import configparser
 from pathlib import Path
 from typing import Any
 
 import pytest
-from gaudi_serve.inventory.variables import octal_problems
+from gaudi_serve.inventory.variables import written_problems
 
 HOSTS = """all:
   vars: {usual: 0300}
@@ -26,6 +27,7 @@ def folder(tmp_path: Path) -> str:
         (tmp_path / name).mkdir(parents=True)
     (tmp_path / "hosts.yml").write_text(HOSTS)
     (tmp_path / "group_vars/all/main.yml").write_text("accelerator_cards: 010\nvllm_service_smoke_timeout: 64\n")
+    (tmp_path / "host_vars/z.yml").write_text("vllm_models: [{name: z, port: 80:00, text: '80:00'}]\nusual: 2:30:45\n")
     (tmp_path / "group_vars/all/vault.yml").write_text("$ANSIBLE_VAULT;1.1;AES256\n3161\n")
     (tmp_path / "host_vars/a.yml").write_text("broken: [\n")
     return str(tmp_path)
@@ -39,6 +41,14 @@ def folder(tmp_path: Path) -> str:
         ({"accelerator_cards": 8}, ["a: accelerator_cards 010: YAML reads this as octal, 8"]),
         # It comes from a variable of another name.
         ({"host_tuning_reboot_timeout": 192}, ["a: host_tuning_reboot_timeout 0300: YAML reads this as octal, 192"]),
+        (
+            {"vllm_models": [{"name": "z", "port": 4800}]},
+            [
+                "a: vllm_models: model z: port 80:00: YAML reads this in base 60, 4800; write it without colons, or "
+                "quote it"
+            ],
+        ),
+        ({"link_validation_timeout": 9045}, ["a: link_validation_timeout 2:30:45: YAML reads this in base 60, 9045"]),
         # The same number, written as it is.
         ({"vllm_service_smoke_timeout": 64}, []),
         ({"my_own": 12296, "vllm_secrets": {"m": {"A": 12296}}}, []),
@@ -47,10 +57,34 @@ def folder(tmp_path: Path) -> str:
     ],
 )
 def test_octal_numbers_are_named_as_they_are_written(folder: str, values: dict[str, Any], found: list[str]) -> None:
-    problems = octal_problems(values, "a", folder)
+    problems = written_problems(values, "a", folder)
     assert len(problems) == len(found)
     assert all(problem.startswith(sentence) for problem, sentence in zip(problems, found, strict=True))
 
 
 def test_without_a_folder_nothing_is_octal() -> None:
-    assert octal_problems({"accelerator_cards": 8}, "a", None) == []
+    assert written_problems({"accelerator_cards": 8}, "a", None) == []
+
+
+def test_a_key_that_stands_twice_is_refused_and_one_that_overrides_a_merged_one_is_not(tmp_path: Path) -> None:
+    (tmp_path / "host_vars").mkdir()
+    (tmp_path / "hosts.yml").write_text("all:\n  hosts:\n    a:\n    b:\n")
+    merged = "usual: &usual {port: 1, image: x}\nvllm_models:\n  - <<: *usual\n    name: m\n    port: 2\n"
+    (tmp_path / "host_vars/a.yml").write_text(merged)
+    assert written_problems({}, "a", str(tmp_path)) == []
+    (tmp_path / "host_vars/b.yml").write_text(f"{merged}    port: 3\nusual: 1\n")
+    # The files are read once in a run.
+    other = tmp_path / "other"
+    other.mkdir()
+    (tmp_path / "host_vars").rename(other / "host_vars")
+    assert written_problems({}, "b", str(other)) == [
+        f"b: {other}/host_vars/b.yml: line 6: port stands twice, first in line 5; YAML takes the last one",
+        f"b: {other}/host_vars/b.yml: line 7: usual stands twice, first in line 1; YAML takes the last one",
+    ]
+
+
+def test_ansible_leaves_keys_that_stand_twice_to_the_toolkit() -> None:
+    # Its own check also refuses a key that overrides a merged one.
+    settings = configparser.ConfigParser()
+    settings.read(Path(__file__).parents[2] / "ansible.cfg")
+    assert settings["defaults"]["duplicate_dict_key"] == "ignore"

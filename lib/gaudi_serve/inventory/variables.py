@@ -49,7 +49,7 @@ from ..stages.registry import BY_ROLE, EVERYTHING, OBJECTS, REPORTED, tags_refus
 from ..stages.service import named, nobodys_secrets, secrets_refusal
 from .facts import HIDDEN, OTHERS, VARIABLES, checked_variables, rendered, rendered_of
 from .rendered import UNRENDERED
-from .written import octals
+from .written import doubled, misread
 
 Known = Mapping[str, Any]
 MOST = 10**9
@@ -469,7 +469,7 @@ def inventory_refusal(variables: Known, host_name: str) -> list[str]:
         reasons += [one_line(text) for text in secrets_refusal(values["vllm_secrets"], host_name)]
     reasons += _of_fleet(values, unread, host_name, variables)
     reasons += network_problems(values, host_name, variables.get("hostvars"))
-    more = octal_problems(values, host_name, variables.get("inventory_dir")) + strange_secrets(
+    more = written_problems(values, host_name, variables.get("inventory_dir")) + strange_secrets(
         values, host_name, variables.get("hostvars") or {}
     )
     more += _of_entries(values, host_name, variables)
@@ -551,8 +551,8 @@ def misplaced_keys(hosts: Mapping[str, Known]) -> list[str]:
     return [f"{some_names(names)}: variable {key} is a key of a model: {where}" for key, names in found.items()]
 
 
-def octal_problems(values: Known, host_name: str, folder: Any) -> list[str]:
-    """Return the numbers of an inventory that YAML reads as octal because they begin with a zero.
+def written_problems(values: Known, host_name: str, folder: Any) -> list[str]:
+    """Return the numbers of an inventory that YAML reads as octal or in base 60, and the keys that stand twice.
 
     Args:
         values: the variables of the host.
@@ -562,12 +562,14 @@ def octal_problems(values: Known, host_name: str, folder: Any) -> list[str]:
     read = {
         name: value for name, value in values.items() if name in (*READ, "fleet_gateway") and name != "vllm_secrets"
     }
-    return [
-        f"{host_name}: {readable(key)} {text}: YAML reads this as octal, {number}; write it without the leading zero"
-        for key, number, text in octals(read, folder)
+    numbers = [
+        f"{host_name}: {readable(one.key)} {one.text}: YAML reads this {one.notation.name}, {one.number}; "
+        f"{one.notation.instead}"
+        for one in misread(read, folder)
         # A client's own may be a number by mistake.
-        if not (key.startswith("fleet_gateway") and key.endswith((": key", ": sha256")))
+        if not (one.key.startswith("fleet_gateway") and one.key.endswith((": key", ": sha256")))
     ]
+    return [*numbers, *(f"{host_name}: {text}" for text in doubled(folder))]
 
 
 def of_gateways(values: Known, gateways: Sequence[str], host_name: str, hostvars: Mapping[str, Known]) -> list[str]:

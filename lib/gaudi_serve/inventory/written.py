@@ -1,4 +1,4 @@
-"""Numbers of an inventory that YAML reads as octal, as they stand in its files, on the control node."""
+"""Numbers that YAML reads in another way, and keys that stand twice, in an inventory's files on the control node."""
 
 from __future__ import annotations
 
@@ -10,7 +10,21 @@ from typing import Any, NamedTuple
 
 import yaml
 
-OCTAL = re.compile(r"-?0[0-7_]+")
+
+class Notation(NamedTuple):
+    """A notation of integers that few users intend: its form, its name and its alternative in messages."""
+
+    form: re.Pattern[str]
+    name: str
+    instead: str
+
+
+NOTATIONS = (
+    Notation(re.compile(r"-?0[0-7_]+"), "as octal", "write it without the leading zero"),
+    Notation(re.compile(r"[-+]?[1-9][0-9_]*(:[0-5]?[0-9])+"), "in base 60", "write it without colons, or quote it"),
+)
+INTEGER = r"[-+]?[0-9][0-9_]*(:[0-5]?[0-9])*"
+MERGE = "tag:yaml.org,2002:merge"
 PLACES = ("*.yml", "*.yaml", "group_vars/**/*", "host_vars/**/*")
 Place = tuple[str | int, ...]  # a variable, and the keys and indices below it
 
@@ -19,15 +33,26 @@ class Written(NamedTuple):
     """The integers of the files of an inventory.
 
     places: by place the texts that stand there.
-    others: by number the octal text of a variable that a template may use elsewhere.
+    others: by number the text of a variable in an unusual notation, which a template may use elsewhere.
+    doubled: a sentence for each key that stands twice in a mapping.
     """
 
-    places: Mapping[Place, frozenset[str]]
-    others: Mapping[int, str]
+    places: Mapping[Place, frozenset[str]] = {}
+    others: Mapping[int, str] = {}
+    doubled: tuple[str, ...] = ()
 
 
-def octals(values: Mapping[str, Any], folder: Any) -> Iterator[tuple[str, int, str]]:
-    """Yield (key, number, text in the file) of all numbers in variables of a host that YAML read as octal.
+class Misread(NamedTuple):
+    """A number in a variable of a host: its key, its value, its text in the file, and the notation of that."""
+
+    key: str
+    number: int
+    text: str
+    notation: Notation
+
+
+def misread(values: Mapping[str, Any], folder: Any) -> Iterator[Misread]:
+    """Yield all numbers in variables of a host that YAML read in an unusual notation.
 
     A number that comes by a template from a variable of another name counts too. Numbers of ``-e``, and of files
     outside the inventory's folder, are not known.
@@ -36,14 +61,27 @@ def octals(values: Mapping[str, Any], folder: Any) -> Iterator[tuple[str, int, s
         values: the variables that are searched.
         folder: ``inventory_dir`` of the host; anything but a text has no files.
     """
-    written = _written(folder) if isinstance(folder, str) else Written({}, {})
+    written = _of_folder(folder)
     for name, place, number in _integers(values, "", ()):
-        if texts := written.places.get(place):
-            text = next((one for one in sorted(texts) if _is_octal(one, number)), None)
-        else:
-            text = written.others.get(number)
-        if text is not None:
-            yield name, number, text
+        other = written.others.get(number)
+        texts = written.places.get(place) or ({other} if other else ())
+        for text in sorted(texts):
+            notation = _notation(text)
+            if notation and _value(text) == number:
+                yield Misread(name, number, text, notation)
+                break
+
+
+def doubled(folder: Any) -> tuple[str, ...]:
+    """Return a sentence for each key that stands twice in a mapping of an inventory's files.
+
+    A key that overrides one of a merged mapping (``<<``) stands once.
+    """
+    return _of_folder(folder).doubled
+
+
+def _of_folder(folder: Any) -> Written:
+    return _written(folder) if isinstance(folder, str) else Written()
 
 
 def _integers(value: Any, name: str, place: Place) -> Iterator[tuple[str, Place, int]]:
@@ -60,9 +98,14 @@ def _integers(value: Any, name: str, place: Place) -> Iterator[tuple[str, Place,
         yield name, place, int(value)
 
 
-def _is_octal(text: str, number: int) -> bool:
-    """Return whether a text of a file is octal and means a number."""
-    return OCTAL.fullmatch(text) is not None and int(text.replace("_", ""), 8) == number
+def _notation(text: str) -> Notation | None:
+    """Return the unusual notation of a text of a file, or None."""
+    return next((one for one in NOTATIONS if one.form.fullmatch(text)), None)
+
+
+def _value(text: str) -> int:
+    """Return the number that YAML reads in a text."""
+    return int(yaml.safe_load(text))
 
 
 @cache
@@ -70,18 +113,34 @@ def _written(folder: str) -> Written:
     """Return the integers in the files of an inventory's folder. A file that is no YAML, or is encrypted, has none."""
     places: dict[Place, set[str]] = {}
     others: dict[int, str] = {}
+    twice: list[str] = []
     for path in sorted({path for pattern in PLACES for path in Path(folder).glob(pattern) if path.is_file()}):
         try:
             node = yaml.compose(path.read_text(encoding="utf-8"), Loader=yaml.SafeLoader)
         except (OSError, UnicodeDecodeError, yaml.YAMLError):
             continue
+        twice += [f"{path}: {text}" for text in _twice(node)]
         for place, text in _scalars(node, ()):
             # In a file of hosts, variables stand below groups and hosts: each name along the way may be one.
             for start in range(len(place)):
                 places.setdefault(place[start:], set()).add(text)
-            if OCTAL.fullmatch(text):
-                others[int(text.replace("_", ""), 8)] = text
-    return Written({place: frozenset(texts) for place, texts in places.items()}, others)
+            if _notation(text):
+                others[_value(text)] = text
+    return Written({place: frozenset(texts) for place, texts in places.items()}, others, tuple(dict.fromkeys(twice)))
+
+
+def _twice(node: yaml.Node | None) -> Iterator[str]:
+    """Yield a sentence for each key that stands twice in a mapping below a node."""
+    lines: dict[str, int] = {}
+    for key, value in node.value if isinstance(node, yaml.MappingNode) else ():
+        if isinstance(key, yaml.ScalarNode) and key.tag != MERGE:
+            line = key.start_mark.line + 1
+            if first := lines.get(key.value):
+                yield f"line {line}: {key.value} stands twice, first in line {first}; YAML takes the last one"
+            lines.setdefault(key.value, line)
+        yield from _twice(value)
+    for value in node.value if isinstance(node, yaml.SequenceNode) else ():
+        yield from _twice(value)
 
 
 def _scalars(node: yaml.Node | None, place: Place) -> Iterator[tuple[Place, str]]:
@@ -92,5 +151,5 @@ def _scalars(node: yaml.Node | None, place: Place) -> Iterator[tuple[Place, str]
     elif isinstance(node, yaml.SequenceNode):
         for index, value in enumerate(node.value):
             yield from _scalars(value, (*place, index))
-    elif isinstance(node, yaml.ScalarNode) and node.style is None and re.fullmatch(r"[-+]?[0-9][0-9_]*", node.value):
+    elif isinstance(node, yaml.ScalarNode) and node.style is None and re.fullmatch(INTEGER, node.value):
         yield place, node.value

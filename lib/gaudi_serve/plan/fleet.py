@@ -15,11 +15,11 @@ from ..inventory.facts import FACTS, INSTEAD, checked_facts, checked_variables, 
 from ..inventory.variables import (
     INPUTS,
     input_problems,
-    octal_problems,
     of_gateways,
     problem_text,
     strange_secrets,
     unknown_variables,
+    written_problems,
 )
 from ..model.distributed import answers, entry_problems, host_models, hosts_of
 from ..model.host import Host, LiveModel, live_models
@@ -172,7 +172,7 @@ def _of_inventory(name: str, hostvars: Mapping[str, Known], known: Known, gatewa
         _error(name, key, text.removeprefix(f"{name}: "))
         for key, found in (
             ("inventory", unknown_variables(hostvars[name], name)),
-            ("vllm_models", octal_problems(known, name, hostvars[name].get("inventory_dir"))),
+            ("vllm_models", written_problems(known, name, hostvars[name].get("inventory_dir"))),
             ("vllm_secrets", strange_secrets(known, name, hostvars)),
             ("fleet_gateway", of_gateways(known, gateways, name, hostvars)),
             ("accelerator_network_ports", network_problems(known, name, hostvars)),
