@@ -140,7 +140,7 @@ DEFAULTS: list[tuple[str, dict[str, Any]]] = [
     ("aice_1_21", {"distributed_executor_backend": "mp", "pipeline_parallel_size": 1}),
     ("deepseek_r1", {"gpu_memory_utilization": 0.85, "enable_lora": False}),
     ("vllm", {"trust_remote_code": False, "kv_cache_dtype": "auto", "tensor_parallel_size": 1}),
-    ("vllm", {"image": "vllm/vllm-openai-cpu:v0.20.0", "gpu_memory_utilization": 0.9}),
+    ("vllm", {"image": "vllm/vllm-openai-cpu:v0.19.0", "gpu_memory_utilization": 0.9}),
     ("vllm", {"image": "vllm/vllm-openai-cpu:v0.32.0", "gpu_memory_utilization": 0.92}),
 ]
 
@@ -162,7 +162,7 @@ def test_an_option_at_its_default_restarts_nothing(profile: str, written: dict[s
 @pytest.mark.parametrize(
     "written",
     [
-        {"image": "vllm/vllm-openai-cpu:v0.20.0", "gpu_memory_utilization": 0.92},
+        {"image": "vllm/vllm-openai-cpu:v0.19.0", "gpu_memory_utilization": 0.92},
         {"gpu_memory_utilization": 0.9},  # The version of this image is unknown.
         {"trust_remote_code": True},
     ],

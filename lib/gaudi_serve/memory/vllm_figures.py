@@ -19,7 +19,7 @@ CUDA_KEEPS_GIB, CUDA_KEEPS_SHARE = 0.42, 0.0016
 UNIFIED, UNIFIED_GFX = "GB10", "gfx115"
 
 # The defaults of gpu_memory_utilization.
-UTILIZATION, UTILIZATION_BEFORE, UTILIZATION_SINCE = 0.92, 0.9, "0.21"
+UTILIZATION, UTILIZATION_BEFORE, UTILIZATION_SINCE = 0.92, 0.9, "0.20"
 MOST_UTILIZATION = 0.95  # The largest suggested value.
 
 BLOCK = 16  # The default tokens of a KV cache block.
