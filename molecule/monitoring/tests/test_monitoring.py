@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -250,3 +251,22 @@ def test_a_reset_takes_it_back(playbook: Any, host: Any) -> None:
     assert left == ["/etc/systemd/system/gaudi-metrics.timer.d"]
     assert inside(WATCHES, "dpkg-query -W -f '${Package}\\n' | grep ^prometheus") == ""
     assert inside(WATCHES, "ss -Hltn 'sport = :9090 or sport = :9093 or sport = :9100'") == ""
+
+
+@P
+@pytest.mark.long
+def test_a_host_that_is_everything_is_watched(playbook: Any, host: Any, tmp_path: Path) -> None:
+    alone = {
+        "ansible_connection": "community.docker.docker",
+        "ansible_python_interpreter": "/usr/bin/python3",
+        "fleet_monitoring": {"interval_s": 5},
+    }
+    inventory = tmp_path / "hosts.yml"
+    inventory.write_text(json.dumps({"all": {"hosts": {WATCHES: alone}}}), encoding="utf-8")
+    playbook.inventory = inventory
+    run = playbook("playbooks/monitoring.yml")
+    assert run.status == 0, run.text
+    assert eventually(lambda: {one["job"] for one, up in value("up") if up == 1} >= {"node", "prometheus"}, 60), value(
+        "up"
+    )
+    assert playbook("playbooks/monitoring.yml").changed_nothing
