@@ -471,7 +471,7 @@ def test_what_a_supervisor_reports_is_what_the_collector_knows(
     one.answered(supervisor.Backoff(tmp_path, ""))
     assert program.ANSWERS.match(said[0])
     one.judge_silence()
-    one.pulse = type("Pulse", (), {"idle_for": lambda self, limit: (301.0, "")})()
+    one.pulse = type("Pulse", (), {"idle_for": lambda self, limit: (301.0, ""), "limit": lambda self: 600})()
     one.judge_work()
     assert [bool(program.SILENT.match(text)) for text in said[-2:]] == [True, True]
     one.stopping.set()

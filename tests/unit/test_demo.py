@@ -38,7 +38,8 @@ def keys() -> set[str]:
 @pytest.mark.parametrize("page", ["docs/getting-started.md", "docs/zh/getting-started.md"])
 def test_the_first_page_explains_every_key_of_the_demo(page: str) -> None:
     text = (ROOT / page).read_text(encoding="utf-8")
-    explained = {*re.findall(r"`(?:-e )?(\w+)(?:(?:: |=)[^`]*)?`", text), *re.findall(r"^[ -]*(\w+): ", text, re.MULTILINE)}
+    keyed = re.findall(r"^[ -]*(\w+): ", text, re.MULTILINE)
+    explained = {*re.findall(r"`(?:-e )?(\w+)(?:(?:: |=)[^`]*)?`", text), *keyed}
     explained |= {*re.findall(r"^ *(\w+):$", text, re.MULTILINE)}
     assert keys() - explained == set()
     assert {"vllm_models", "name", "port"} <= keys()

@@ -64,6 +64,7 @@ def test_overlapping_and_nested_secrets_leave_no_rest() -> None:
     assert hidden("abcdefg abcd", ["abcd", "cdefg", "bc", "", None]) == "(hidden) (hidden)"
     # The mark itself is never changed.
     assert hidden("(x) hidden x", ["x", "hidden"]) == "((hidden)) (hidden) (hidden)"
+    assert hidden("<0&amp;> <0%26>", ["0&"]) == "<(hidden)> <(hidden)>"
 
 
 @settings(max_examples=60, deadline=None)

@@ -411,7 +411,7 @@ def test_every_key_of_a_further_model_that_reaches_the_server_restarts_it(change
     assert vllm_plan_changes([after], services)[0].startswith("~ gte (with rerank")
     beside = {"smoke": ["rerank"], "weight_bytes": 10**9, "config": RERANK, "source": {"kind": "hub", "repo": "a/b"}}
     same = planned({**OTHER, **beside}, machine=host(services=services))
-    assert vllm_plan_changes([same], services) == []
+    assert not any("restart" in line for line in vllm_plan_changes([same], services))
 
 
 QWEN = {"name": "q", "weights": "/data/Qwen3-8B"}

