@@ -60,7 +60,7 @@ class ActionModule(ActionBase):  # type: ignore[misc]  # ansible-core has no typ
             read.update(seen.get("ansible_facts", {}))
             return seen
 
-        found = stage.pending(given) if step == "compare" else stage.asked(given, look)
+        found = stage.compared(given) if step == "compare" else stage.asked(given, look)
         # Other hosts of the play read these facts.
         told: dict[str, Any] = {"changes": dict(found.changes), "ansible_facts": {**read, **stage.facts(found)}}
         if step == "pending" and found.refusal:

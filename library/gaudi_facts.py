@@ -80,6 +80,9 @@ ansible_facts:
     gaudi_boot_id:
       description: Identifier of the boot of this time.
       type: str
+    gaudi_permissions:
+      description: How modes and owners of the toolkit's files differ from its table, lines by role; always read.
+      type: dict
     gaudi_system:
       description: Operating system, kernel, memory (KiB), accelerator, and all accelerators of the host.
       type: dict
@@ -146,6 +149,7 @@ from ansible.module_utils.gaudi_serve.host import (
     observe_services,
     observe_tuning,
     observe_weights,
+    permissions,
     qualification,
 )
 from ansible.module_utils.gaudi_serve.host.secret import secret_changed
@@ -211,6 +215,7 @@ def observe(given: dict[str, Any], aside: ThreadPoolExecutor) -> dict[str, Any]:
     gather = given["gather"]
     # Taken before reading, so that a change during the reading counts as a later change.
     facts: dict[str, Any] = {"gaudi_observed_at": since_boot(), "gaudi_boot_id": boot_id()}
+    facts["gaudi_permissions"] = permissions.observe()
     if "system" in gather or "host" in gather:
         facts["gaudi_system"] = observe_host.system(wanted=given["accelerator"])
     # Reading the ports of every card takes as long as everything else together.

@@ -26,9 +26,10 @@ options:
         type: str
         required: true
       mode:
-        description: Permission bits as octal digits with a leading zero.
+        description:
+          - Permission bits as octal digits with a leading zero.
+          - Files in the toolkit's table of permissions have theirs there. Other files require this option.
         type: str
-        required: true
       hide:
         description: Whether to hide the content in the diff, because it is long or secret.
         type: bool
@@ -48,10 +49,6 @@ options:
     type: list
     elements: path
     default: []
-  folder_mode:
-    description: Mode of created folders.
-    type: str
-    default: '0755'
   hide:
     description: Whether to hide the content in the diff.
     type: bool
@@ -64,8 +61,8 @@ EXAMPLES = r"""
 - name: Write two files
   gaudi_files:
     files:
-      - {path: /etc/gaudi-serve/a.env, content: "A=1\n", mode: '0640'}
-      - {path: /etc/gaudi-serve/b.env, content: "B=2\n", mode: '0640'}
+      - {path: /etc/gaudi-serve/a.env, content: "A=1\n"}
+      - {path: /etc/site/b.env, content: "B=2\n", mode: '0640'}
 """
 
 RETURN = r"""
@@ -92,31 +89,24 @@ from ansible.module_utils.gaudi_serve.core.hide import without_credentials
 from ansible.module_utils.gaudi_serve.core.redact import redacted
 from ansible.module_utils.gaudi_serve.core.run import read_text, run
 from ansible.module_utils.gaudi_serve.host.baseline import with_passwords
+from ansible.module_utils.gaudi_serve.host.permissions import make_folder, mode_of
 
 FILE = {
     "path": {"type": "str", "required": True},
     "content": {"type": "str", "required": True},
-    "mode": {"type": "str", "required": True},
+    "mode": {"type": "str"},
     "hide": {"type": "bool", "default": False},
     "validate": {"type": "list", "elements": "str", "default": []},
     "model": {"type": "str"},
 }
 
 
-def mode_of(path: Path) -> int | None:
+def live_mode(path: Path) -> int | None:
     """Return a file's permission bits, or None if there is no file."""
     try:
         return path.stat().st_mode & 0o7777
     except OSError:
         return None
-
-
-def make_folder(path: Path, mode: int) -> None:
-    """Create a folder and its parents. Existing folders are not changed."""
-    if not path.is_dir():
-        make_folder(path.parent, 0o755)
-        path.mkdir(mode=mode)
-        path.chmod(mode)
 
 
 def refusal(files: list[dict[str, Any]], absent: list[str]) -> str | None:
@@ -125,7 +115,7 @@ def refusal(files: list[dict[str, Any]], absent: list[str]) -> str | None:
         path, mode = Path(file["path"]), file["mode"]
         if not path.is_absolute():
             return f"{path}: must be an absolute path"
-        if not re.fullmatch(r"0[0-7]{3,4}", mode):
+        if not re.fullmatch(r"0[0-7]{3,4}", mode or ""):
             return f"{path}: mode {mode!r}: must be quoted octal digits such as '0640'"
         above = next(one for one in path.parents if one.exists())
         if not above.is_dir():
@@ -162,11 +152,11 @@ def remove(module: AnsibleModule, path: Path) -> None:
         module.fail_json(msg=f"{path}: cannot be removed: {problem.strerror}")
 
 
-def write(module: AnsibleModule, file: dict[str, Any], folder_mode: int) -> None:
+def write(module: AnsibleModule, file: dict[str, Any]) -> None:
     """Write a file and the folders to it."""
     path = Path(file["path"])
     try:
-        make_folder(path.parent, folder_mode)
+        make_folder(path.parent)
         write_whole(path, file["content"], int(file["mode"], 8))
     except OSError as problem:
         module.fail_json(msg=f"{path}: cannot be written: {problem.strerror}; the file is as it was")
@@ -187,12 +177,13 @@ def main() -> None:
         argument_spec={
             "files": {"type": "list", "elements": "dict", "default": [], "options": FILE},
             "absent": {"type": "list", "elements": "path", "default": []},
-            "folder_mode": {"type": "str", "default": "0755"},
             "hide": {"type": "bool", "default": False},
         },
         supports_check_mode=True,
     )
     given = module.params
+    for file in given["files"]:
+        file["mode"] = file["mode"] or mode_of(file["path"]) or None
     if wrong := refusal(given["files"], given["absent"]):
         module.fail_json(msg=wrong)
     written, removed, diff = [], [], []
@@ -200,7 +191,7 @@ def main() -> None:
     if wrong := next(filter(None, map(invalid, files)), None):
         module.fail_json(msg=wrong)
     for file in files:
-        before, mode = read_text(file["path"]), mode_of(Path(file["path"]))
+        before, mode = read_text(file["path"]), live_mode(Path(file["path"]))
         if before == file["content"] and mode == int(file["mode"], 8):
             continue
         written.append(file["path"])
@@ -208,7 +199,7 @@ def main() -> None:
             header = {"before_header": file["path"], "after_header": file["path"]}
             diff.append({**header, "before": redacted(before) or "", "after": redacted(file["content"])})
         if not module.check_mode:
-            write(module, file, int(given["folder_mode"], 8))
+            write(module, file)
     for path in given["absent"]:
         if Path(path).exists() or Path(path).is_symlink():
             removed.append(path)

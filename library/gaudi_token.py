@@ -39,6 +39,7 @@ from pathlib import Path
 
 from ansible.module_utils.basic import AnsibleModule
 from ansible.module_utils.gaudi_serve.core.atomic_write import write_whole
+from ansible.module_utils.gaudi_serve.host.permissions import make_folder
 
 
 def text_of(path: Path) -> str:
@@ -51,7 +52,7 @@ def text_of(path: Path) -> str:
 
 def make(path: Path) -> None:
     """Create a secret, unless another run was faster."""
-    path.parent.mkdir(mode=0o750, parents=True, exist_ok=True)
+    make_folder(path.parent)
     folder = os.open(path.parent, os.O_RDONLY)
     try:
         fcntl.flock(folder, fcntl.LOCK_EX)

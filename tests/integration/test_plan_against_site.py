@@ -94,6 +94,30 @@ def test_a_host_that_still_serves_is_cleaned_or_refused_and_one_with_another_tas
         assert ALONE not in text
 
 
+def test_changed_permissions_are_reported_and_corrected_and_no_model_restarts(
+    tmp_path: Path, served: dict[str, Any]
+) -> None:
+    environment = fleet(tmp_path, 1, served)
+    lines = {
+        "host_tuning": ["/etc/sysctl.d/zz-gaudi-serve.conf: owner nobody instead of root"],
+        "vllm_service": [
+            "/etc/gaudi-serve: mode 0777 instead of 0750",
+            "/etc/gaudi-serve/m.env: mode 0666 instead of 0640",
+        ],
+    }
+    change(tmp_path, "h01", permissions=lines)
+    before = files_of(tmp_path, "h01")
+    for playbook, words in (("playbooks/status.yml", []), ("playbooks/plan.yml", []), ("site.yml", ["--check"])):
+        _, text = play(tmp_path, environment, playbook, *words)
+        assert [line for some in lines.values() for line in some if line not in text] == [], text
+        assert state_of(tmp_path, "h01")["permissions"] == lines
+    status, text = play(tmp_path, environment, "site.yml")
+    assert (status, state_of(tmp_path, "h01")["permissions"]) == (0, {}), text
+    assert files_of(tmp_path, "h01") == before
+    status, text = play(tmp_path, environment, "playbooks/status.yml")
+    assert status == 0, text
+
+
 FULL = "/var/lib/gaudi-serve: 0 KiB are free there, and 1024 KiB are required"
 LEVEL = (
     "log_level = 'verbose' lets no container start; take the line out, or set it to debug, info, warn or error. "

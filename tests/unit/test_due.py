@@ -155,6 +155,9 @@ def test_lines_report_what_differs_what_becomes_of_the_models_and_what_is_down()
         "- old: stop and remove (it used cards 2)",
         "! old stops for good, from stage models on: it is not planned any more",
     ]
+    # Permissions have their own line beside the changes of models.
+    due["vllm_service_due"] = ["remove old", "correct /etc/gaudi-serve: mode 0777 instead of 0750"]
+    assert pending_lines(known(**due), EVERY)[2] == "models: correct /etc/gaudi-serve: mode 0777 instead of 0750"
     assert pending_lines(known(vllm_service_due=["write x"], vllm_service_stops={}), ["host_tuning"]) == []
 
 

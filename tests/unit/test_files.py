@@ -28,7 +28,7 @@ def file(path: Path, **keys: Any) -> dict[str, Any]:
     [
         ({"content": "a", "mode": "0640"}, "missing required arguments: path found in files"),
         ({"path": "/x", "mode": "0640"}, "missing required arguments: content found in files"),
-        ({"path": "/x", "content": "a"}, "missing required arguments: mode found in files"),
+        ({"path": "/x", "content": "a"}, "/x: mode None: must be quoted octal digits such as '0640'"),
         ({"path": "/x", "content": "a", "mode": "0640", "owner": "bob"}, "Unsupported parameters"),
         ({"path": "/x", "content": "a", "mode": "0640", "hide": "often"}, "unable to convert to bool"),
         ({"path": "x", "content": "a", "mode": "0640"}, "x: must be an absolute path"),

@@ -16,6 +16,7 @@ from gaudi_serve.core.errors import InputError
 from gaudi_serve.gateway.config import File
 from gaudi_serve.host import certificate, observe_metrics
 from gaudi_serve.host.observe_metrics import FOLDER
+from gaudi_serve.host.permissions import rule_of
 from gaudi_serve.inventory.variables import inventory_refusal
 from gaudi_serve.monitoring.files import alertmanager_config, watcher_files
 from gaudi_serve.monitoring.fleet import fleet_monitors, fleet_watched
@@ -297,13 +298,8 @@ def test_a_prometheus_of_the_site_gets_files_alone() -> None:
 def live(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, Any]]:
     """Return the facts of the host p, on which everything is as wanted and runs since."""
     want = wanted("p", fleet())
-    files = {
-        path: {"sha256": digest(one), "mode": one.mode, "group": one.group, "changed": 100.0}
-        for path, one in want.files.items()
-    }
-    files |= {
-        path: {"sha256": "", "mode": "0640", "group": "prometheus", "changed": 90.0} for path in want.certificates
-    }
+    files = {path: {"sha256": digest(one), "changed": 100.0} for path, one in want.files.items()}
+    files |= {path: {"sha256": "", "changed": 90.0} for path in want.certificates}
     unit = {"there": True, "active": True, "enabled": True, "need_reload": False, "since": 200.0, "pid": 7, "argv": []}
     none = {**unit, "there": False, "active": False, "enabled": False, "since": None, "pid": 0}
     yield {
@@ -342,15 +338,20 @@ def test_every_single_file_that_differs_is_seen_and_read_by_what_reads_it(live: 
     for path, known in live["files"].items():
         if path == f"{FOLDER}/client.pem":
             continue
-        for key in ("sha256", "mode", "group"):
-            found = changes({**live, "files": {**live["files"], path: {**known, key: "x"}}})
-            assert [one["path"] for one in found["write"]] == [path]
-            name = path.rpartition("/")[2]
-            reader = "prometheus" if "/rules/" in path else readers.get(name)
-            assert found["read"] == ([reader] if reader else []), path
-            unit = {"gaudi-metrics.service": "gaudi-metrics.timer"}.get(name, name)
-            assert found["restart"] == ([unit] if "/systemd/" in path else []), path
-            assert found["reload"] == ("/systemd/" in path)
+        found = changes({**live, "files": {**live["files"], path: {**known, "sha256": "x"}}})
+        assert [one["path"] for one in found["write"]] == [path]
+        name = path.rpartition("/")[2]
+        reader = "prometheus" if "/rules/" in path else readers.get(name)
+        assert found["read"] == ([reader] if reader else []), path
+        unit = {"gaudi-metrics.service": "gaudi-metrics.timer"}.get(name, name)
+        assert found["restart"] == ([unit] if "/systemd/" in path else []), path
+        assert found["reload"] == ("/systemd/" in path)
+
+
+def test_files_are_written_with_the_permissions_that_are_compared(live: dict[str, Any]) -> None:
+    for path, one in wanted("p", fleet()).files.items():
+        rule = rule_of(path)
+        assert rule and (f"{rule.mode:04o}", rule.owners) == (one.mode, ("root", one.group)), path
 
 
 def test_what_has_changed_since_a_program_read_it_is_read_again(live: dict[str, Any]) -> None:
@@ -369,7 +370,7 @@ def test_what_has_changed_since_a_program_read_it_is_read_again(live: dict[str, 
 
 
 def test_what_is_not_wanted_goes(live: dict[str, Any]) -> None:
-    live["files"][f"{FOLDER}/rules/old.yml"] = {"sha256": "", "mode": "0644", "group": "root", "changed": 1.0}
+    live["files"][f"{FOLDER}/rules/old.yml"] = {"sha256": "", "changed": 1.0}
     assert changes(live)["absent"] == [f"{FOLDER}/rules/old.yml"]
     found = monitoring.monitoring_changes(live, monitoring.Wanted({}, {}, {}), {})
     assert set(found["absent"]) == {*live["files"], "/var/lib/prometheus/node-exporter/gaudi-host.prom"}
@@ -450,7 +451,7 @@ def renewals(hostvars: dict[str, Any], live: dict[str, Any], host: str) -> Any:
     """Return what a host is to do in a run that has these hosts."""
     known = {"preflight_plan": {"models": [], "errors": []}, **hostvars[host]}
     settings = known.get("fleet_monitoring")
-    live["files"][f"{FOLDER}/host.pem"] = {"sha256": "", "mode": "0600", "group": "root", "changed": 90.0}
+    live["files"][f"{FOLDER}/host.pem"] = {"sha256": "", "changed": 90.0}
     known |= {
         "monitoring_fleet": fleet_watched(hostvars, HOSTS, host),
         "monitoring_settings": settings,
@@ -517,21 +518,8 @@ def test_no_secret_is_in_a_result(live: dict[str, Any]) -> None:
 
 
 def test_rules_that_go_are_forgotten(live: dict[str, Any]) -> None:
-    live["files"][f"{FOLDER}/rules/old.yml"] = {"sha256": "", "mode": "0644", "group": "root", "changed": 1.0}
+    live["files"][f"{FOLDER}/rules/old.yml"] = {"sha256": "", "changed": 1.0}
     assert changes(live)["read"] == ["prometheus"]
-
-
-@pytest.mark.parametrize(("path", "mode"), [("client", "0600"), ("client", "0644"), ("host", "0640")])
-def test_who_may_read_a_key_is_repaired(live: dict[str, Any], path: str, mode: str) -> None:
-    good = {"names": ["10.0.0.1", "prometheus"], "until": 2**40, "text": "x"}
-    live["certificates"] = {"host": good, "client": good}
-    both = monitoring.Wanted({}, {"gaudi-prometheus.service": 9090}, {f"{FOLDER}/{path}.pem": "prometheus"})
-    right = {"host": ("0600", "root"), "client": ("0640", "prometheus")}[path]
-    file = {"sha256": "", "mode": right[0], "group": right[1], "changed": 1.0}
-    live["files"][f"{FOLDER}/{path}.pem"] = file
-    assert monitoring.certificates_due(live, both, {"host": [], "client": []}) == {}
-    file["mode"] = mode
-    assert list(monitoring.certificates_due(live, both, {"host": [], "client": []})) == [f"{FOLDER}/{path}.pem"]
 
 
 @pytest.mark.parametrize(

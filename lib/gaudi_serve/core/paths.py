@@ -8,6 +8,11 @@ UNITS = "/etc/systemd/system"
 CONFIG = "/etc/gaudi-serve"
 # This path is inside a container of Ray.
 RAY_MEMBER = "/usr/local/lib/gaudi-serve/ray-member"
+# The text by which a unit is the toolkit's, and the file by which a folder of certificates is.
+MARKER = "X-Gaudi-Serve="
+MARK = "gaudi-serve"
+# Lists the files that the toolkit has written elsewhere for a Prometheus or a Grafana of the site.
+PLACES = "/etc/gaudi-monitoring/places.json"
 
 
 def vllm_unit_paths(names: Sequence[str]) -> list[str]:

@@ -54,6 +54,15 @@ def sha256_file(path: str | Path) -> str | None:
         return None
 
 
+def json_list(path: str | Path) -> list[Any]:
+    """Return the list in a JSON file; empty if the file has none."""
+    try:
+        found = json.loads(read_text(path) or "[]")
+    except ValueError:
+        return []
+    return found if isinstance(found, list) else []
+
+
 def write_json(path: str | Path, content: Any) -> None:
     """Write a JSON file of mode 0640, and create its folder."""
     Path(path).parent.mkdir(parents=True, exist_ok=True)

@@ -24,6 +24,7 @@ from ..core.hide import hidden
 from ..core.run import read_text, run, sha256_file
 from ..host.dpkg import packages
 from ..host.observe_host import network, ports
+from ..host.permissions import make_folder
 from .fleet import entry_of
 from .objects import Gateway
 from .runtime import VERSION, Runtime, State
@@ -190,16 +191,14 @@ def _begin_state() -> None:
     """Create an empty state file, because HAProxy warns about a missing one."""
     state = Path(Gateway.state)
     if not state.exists():
-        state.parent.mkdir(parents=True, exist_ok=True)
+        make_folder(state.parent)
         write_whole(state, VERSION, 0o600)
 
 
 def _write(target: Path, files: Mapping[str, str]) -> None:
     if target.exists():
         shutil.rmtree(target)
-    target.parent.mkdir(parents=True, exist_ok=True)
-    target.parent.chmod(0o700)
-    target.mkdir(mode=0o700)
+    make_folder(target)
     for name, text in files.items():
         write_whole(target / name, _placed(text, target), 0o600)
     sync_folder(target.parent)
@@ -317,7 +316,7 @@ def _state_set(host: str, state: str, check: bool, reboot: bool) -> list[str]:
 def _alone() -> Iterator[None]:
     """Lock the recorded and saved state, because tasks for several hosts change it at the same time."""
     path = REBOOTS.with_suffix(".lock")
-    path.parent.mkdir(parents=True, exist_ok=True)
+    make_folder(path.parent)
     with path.open("w", encoding="utf-8") as handle:
         fcntl.flock(handle, fcntl.LOCK_EX)
         yield

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import grp
 import http.client
-import json
 import re
 import time
 from pathlib import Path
 from typing import Any
 
-from ..core.run import read_text, run, sha256_file
+from ..core.paths import PLACES
+from ..core.run import json_list, read_text, run, sha256_file
 from . import certificate
 from .dpkg import packages
 from .observe_host import network, ports
@@ -38,8 +37,6 @@ STATE = Path("/var/lib/gaudi-serve/metrics")
 # The packaged folder of node exporter's textfile collector.
 COLLECTED = Path("/var/lib/prometheus/node-exporter")
 WATCHED = FOLDER / "watched.json"
-# Files that the toolkit has written elsewhere for a Prometheus or a Grafana of the site.
-PLACES = FOLDER / "places.json"
 KEYS = "Id,LoadState,ActiveState,UnitFileState,NeedDaemonReload,MainPID,ActiveEnterTimestampMonotonic"
 MOST = 500  # files of a folder to read at most
 RELOADED = re.compile(
@@ -51,7 +48,7 @@ def observe() -> dict[str, Any]:
     """Return the values that role monitoring compares, without certificate keys and without texts of secret files."""
     units = _units()
     found = sorted(path for path in FOLDER.rglob("*") if path.is_file())[:MOST] if FOLDER.is_dir() else []
-    found += [path for path in map(Path, _list(PLACES)) if path.is_file()]
+    found += [path for path in map(Path, json_list(PLACES)) if path.is_file()]
     found += [path for path in (*FILES, *(UNIT_FOLDER / name for name in UNITS)) if path.is_file()]
     return {
         "installed": sorted(one.name for one in packages(*PACKAGES) if one.state == "installed"),
@@ -60,7 +57,7 @@ def observe() -> dict[str, Any]:
         "files": {str(path): _file(path) for path in found},
         "certificates": {kind: certificate.read(path) for kind, path in CERTIFICATES.items()},
         "clients": certificate.BLOCK.findall(read_text(FOLDER / "clients.pem") or ""),
-        "watched": _list(WATCHED),
+        "watched": json_list(WATCHED),
         "read": {name: _read(units[f"gaudi-{name}.service"]["argv"]) for name in READ},
         "ports": ports(),
         # For a reset.
@@ -72,13 +69,7 @@ def observe() -> dict[str, Any]:
 
 
 def _file(path: Path) -> dict[str, Any]:
-    found = path.stat()
-    try:
-        group = grp.getgrgid(found.st_gid).gr_name
-    except KeyError:
-        group = str(found.st_gid)
-    mode = f"0{found.st_mode & 0o777:o}"
-    return {"sha256": sha256_file(path), "mode": mode, "group": group, "changed": found.st_mtime}
+    return {"sha256": sha256_file(path), "changed": path.stat().st_mtime}
 
 
 def is_here() -> bool:
@@ -89,14 +80,6 @@ def is_here() -> bool:
 def _of_distribution() -> list[Path]:
     """Return the paths of the masks of packaged services."""
     return [UNIT_FOLDER / f"{name}.service" for name in PACKAGES if name != "openssl"]
-
-
-def _list(path: Path) -> list[Any]:
-    try:
-        found = json.loads(read_text(path) or "[]")
-    except ValueError:
-        return []
-    return found if isinstance(found, list) else []
 
 
 def _units() -> dict[str, dict[str, Any]]:

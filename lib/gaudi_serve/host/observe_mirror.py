@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from ..core.paths import MARK
 from ..core.run import read_text, sha256_text
 
 FOLDER = "/etc/gaudi-mirror"
@@ -14,8 +15,6 @@ APT_CONFIG, APT_LIST = f"{FOLDER}/apt.conf", f"{FOLDER}/apt.list"
 FILES = (AUTHORITY, KEY, APT_CONFIG, APT_LIST)
 # The engine reads the CA certificates at each pull.
 ENGINE_CERTIFICATES = "/etc/docker/certs.d"
-# Only folders with a file of this text next to the CA certificate are the toolkit's.
-MARK = "gaudi-serve"
 STATE = "/var/lib/gaudi-mirror"
 LISTS = f"{STATE}/lists"
 

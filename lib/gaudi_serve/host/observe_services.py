@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from ..core.paths import MARKER
 from ..core.run import Result, read_text, run, sha256_file
 from ..model.host import Host
 from ..platforms import platform_here
@@ -19,7 +20,6 @@ from .secret import secret_differs, secret_stale
 UNITS = Path("/etc/systemd/system")
 CONFIG = Path("/etc/gaudi-serve")
 STATE = Path("/var/lib/gaudi-serve")
-MARKER = "X-Gaudi-Serve="
 GATEWAY_RUNS = Path("/run/gaudi-gateway")
 SUPERVISOR = Path("/usr/local/lib/gaudi-serve/vllm-supervisor")
 ROOT = "/"

@@ -387,7 +387,7 @@ INPUTS: dict[str, Rule] = {
 # Facts, and the roles' results of a run.
 SAID = frozenset(
     """
-    gaudi_observed_at gaudi_left gaudi_weights gaudi_haproxy gaudi_boot_id
+    gaudi_observed_at gaudi_permissions gaudi_left gaudi_weights gaudi_haproxy gaudi_boot_id
     preflight_packages_reset preflight_passed preflight_plan preflight_rest_reset preflight_status preflight_inventory
     preflight_observed preflight_stages preflight_refusal preflight_lines preflight_warnings preflight_gateways
     preflight_monitors preflight_chosen gaudi_metrics

@@ -7,10 +7,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
 from typing import Any
 
+from ..core.paths import PLACES
 from ..core.templates import file_of, rendered
 from ..core.yaml_text import dump
 from ..gateway.config import File
-from ..host.observe_metrics import CLIENT, COLLECTED, COLLECTOR, DATA, FOLDER, PLACES, SETTINGS, UNIT_FOLDER, WATCHED
+from ..host.observe_metrics import CLIENT, COLLECTED, COLLECTOR, DATA, FOLDER, SETTINGS, UNIT_FOLDER, WATCHED
 from .fleet import LOOPBACK, Watched
 from .settings import Monitoring, read_monitoring
 
@@ -118,7 +119,7 @@ def watcher_files(
         **(_grafana(settings, folder) if settings.grafana else {}),
     }
     places = sorted(path for path in files if not path.startswith(f"{FOLDER}/"))
-    files |= {str(PLACES): _json(places)} if places else {}
+    files |= {PLACES: _json(places)} if places else {}
     return files if settings.files_only else {**files, **_programs(settings)}
 
 

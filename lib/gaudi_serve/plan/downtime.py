@@ -8,6 +8,7 @@ from typing import Any
 
 from ..core.served import served_names
 from ..model.host import LiveModel, live_models
+from ..stages.base import CORRECT
 from ..stages.changes import StageChanges
 from ..stages.container_runtime import engine_stopped
 from ..stages.registry import OBJECTS, STAGES, Known
@@ -52,7 +53,8 @@ def pending_lines(known: Known, stages: Sequence[str]) -> list[str]:
     if "vllm_service" in stages and planned and live:
         changes = vllm_plan_changes(planned["models"], live["services"], kept_models(planned))
     # Changes without their own line, such as a unit file that another program changed.
-    rest = [] if changes else [f"{STAGES['vllm_service']}: {text}" for text in due.get("vllm_service", [])]
+    rest = [text for text in due.get("vllm_service", []) if not changes or text.startswith(CORRECT)]
+    rest = [f"{STAGES['vllm_service']}: {text}" for text in rest]
     return [*lines, *changes, *rest, *[f"! {one.line}" for one in downtimes(known, stages)]]
 
 

@@ -18,6 +18,7 @@ from ..core.versions import comparable
 from ..core.words import counted
 from ..host import ports as program
 from ..host.observe_network import BEFORE, GAUDINET, PROGRAM, RULE, UNIT
+from ..host.permissions import mode_of
 from ..host.ports import SETTINGS
 from ..model.between import NEITHER, NICS, PORTS, Between, DesiredPort
 from ..model.distributed import hosts_of
@@ -567,7 +568,7 @@ def _serving(known: Known, found: Differences) -> list[str]:
 
 
 def _file(path: str, text: str) -> dict[str, str]:
-    return {"path": path, "content": text, "mode": "0755" if path == PROGRAM else "0644"}
+    return {"path": path, "content": text, "mode": mode_of(path)}
 
 
 def _notes(between: Between, live: Mapping[tuple[int, int], Live], network: Known) -> list[str]:

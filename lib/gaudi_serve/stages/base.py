@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import ChainMap
 from collections.abc import Callable, Iterable, Mapping, MutableMapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, cast
 
 from ..core.errors import InputError
@@ -22,6 +22,10 @@ WORDS = {
     "load": "module {} is not loaded",
     "take_over": "{} (a line that sets a planned key elsewhere)",
 }
+
+
+# Begins the lines about permissions among the pending changes of a stage.
+CORRECT = "correct "
 
 
 @dataclass(frozen=True)
@@ -143,7 +147,19 @@ class Stage:
             # These values override the other variables, each of which is rendered when it is read.
             known = ChainMap(dict(seen.get("ansible_facts", {})), cast("MutableMapping[str, Any]", given.known))
             given = Given(given.host, known, seen)
-        return self.pending(given)
+        return self.compared(given)
+
+    def compared(self, given: Given) -> Pending:
+        """Return the pending work of the stage, with the permissions of its files that a host has changed."""
+        found, differ = self.pending(given), list((given.known.get("gaudi_permissions") or {}).get(self.role) or ())
+        lines = [f"{CORRECT}{text}" for text in differ]
+        return replace(
+            found,
+            changes={**found.changes, "permissions": differ},
+            due=[*found.due, *lines],
+            left=[*found.left, *given.left(lines)],
+            drift=[*found.drift, *differ],
+        )
 
     def facts(self, found: Pending) -> dict[str, Any]:
         """Return the facts that later parts of a run read from a stage, by name."""

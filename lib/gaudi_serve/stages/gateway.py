@@ -10,6 +10,7 @@ from pathlib import PurePosixPath
 from typing import Any
 
 from ..core.errors import InputError, one_line
+from ..core.paths import UNITS
 from ..core.templates import file_of
 from ..core.text_changes import text_changes
 from ..gateway.clients import ClientNames
@@ -18,6 +19,7 @@ from ..gateway.fleet import Entry, backends_of, entry_of, secret_problem
 from ..gateway.haproxy import ADDRESS_PATH, PLACE, SERVERS, UNIT_PATH
 from ..gateway.inputs import read_gateway
 from ..gateway.objects import Gateway
+from ..host.permissions import mode_of
 from ..model.distributed import answers
 from .base import Given, Pending, Stage
 from .reset import new_packages
@@ -311,9 +313,9 @@ def _pending(given: Given) -> Pending:
             **{"due": bool(due), "address": bool(address), "reboots": list(live.get("reboots", ()))},
             "install": [name for name in gateway_packages(shared=bool(address)) if name not in live["installed"]],
             "units": [
-                {"path": f"/etc/systemd/system/{UNIT_FILES[name]}", "content": text, "mode": "0644"}
+                {"path": path, "content": text, "mode": mode_of(path)}
                 for name, text in units.items()
-                if name == "gateway" or address
+                if (name == "gateway" or address) and (path := f"{UNITS}/{UNIT_FILES[name]}")
             ],
         },
         due=due,

@@ -176,7 +176,7 @@ def _written(here: Known, want: Wanted) -> list[dict[str, Any]]:
 
 def _differs(live: Known | None, file: File) -> bool:
     digest = hashlib.sha256(file.text.encode()).hexdigest()
-    return live is None or (live["sha256"], live["mode"], live["group"]) != (digest, file.mode, file.group)
+    return live is None or live["sha256"] != digest
 
 
 def _restarts(name: str, unit: Known, here: Known, written: Iterable[str]) -> bool:
@@ -329,25 +329,18 @@ def _asked(given: Given) -> tuple[Wanted, Known]:
 
 
 def certificates_due(live: Known, want: Wanted, unread: Mapping[str, Sequence[str]]) -> dict[str, str]:
-    """Return why a certificate must be replaced, or the access to its file corrected, by its path.
+    """Return why a certificate must be replaced, by its path.
 
     Args:
         live: ``gaudi_metrics`` of the host.
         want: the desired state.
         unread: hosts that need a certificate and that this run has not read, by kind.
     """
-    # The group exists if the toolkit has installed Prometheus; elsewhere, only root may exist.
-    readers = [("0640", "prometheus"), *([] if "gaudi-prometheus.service" in want.units else [("0600", "root")])]
-    modes = {"host": [("0600", "root")], "client": readers}
-    why = {}
-    for path, name in want.certificates.items():
-        kind = KINDS[path]
-        file = live["files"].get(path) or {}
-        if text := certificate_problem(live["certificates"].get(kind) or {}, name, unread[kind]):
-            why[path] = text
-        elif (file.get("mode"), file.get("group")) not in modes[kind]:
-            why[path] = f"its mode is {file.get('mode')}, its group {file.get('group')}"
-    return why
+    return {
+        path: text
+        for path, name in want.certificates.items()
+        if (text := certificate_problem(live["certificates"].get(KINDS[path]) or {}, name, unread[KINDS[path]]))
+    }
 
 
 def planned_ports(known: Known) -> dict[int, str]:

@@ -11,6 +11,7 @@ from urllib.parse import urlsplit
 
 from ..core.checks import Rule, is_true
 from ..core.errors import InputError, shown
+from ..core.paths import MARK
 from ..core.run import read_text, sha256_text
 from ..core.words import counted
 from ..host.observe_mirror import (
@@ -21,9 +22,9 @@ from ..host.observe_mirror import (
     FOLDER,
     KEY,
     LISTS,
-    MARK,
     STATE,
 )
+from ..host.permissions import mode_of
 from .apt_access import package_architecture
 from .base import Given, Pending, Stage
 
@@ -167,7 +168,7 @@ def _tasks(files: Mapping[str, str], write: Sequence[str], absent: Sequence[str]
     """Return the values that the tasks of the role read."""
     left = {str(PurePosixPath(path).parent) for path in absent} - {str(PurePosixPath(path).parent) for path in files}
     return {
-        "files": [{"path": path, "content": files[path], "mode": "0644"} for path in write],
+        "files": [{"path": path, "content": files[path], "mode": mode_of(path)} for path in write],
         "absent": list(absent),
         "empty": sorted(left),
         "gone": [] if files or not absent else [STATE],

@@ -20,6 +20,7 @@ from ..core.run import sha256_text
 from ..core.served import served_models, served_names, smallest_request
 from ..core.templates import file_of, rendered_text, template_of
 from ..engines import engine_of
+from ..host.permissions import mode_of
 from ..host.secret import given_secrets, secret_changed, secret_text
 from ..model.distributed import answers, hosts_of
 from ..model.host import LiveModel
@@ -200,16 +201,15 @@ def vllm_service_files(
         unit = rendered_text(unit_template, f"{name}: the unit's template cannot be rendered", model=model)
         env = env_text(model)
         launch = json.dumps(vllm_container(model), indent=2, sort_keys=True) + "\n"
-        for path, content, mode in (
-            (f"{UNITS}/vllm-{name}.service", unit, "0644"),
-            (f"{CONFIG}/{name}.env", env, "0640"),
-            (f"{CONFIG}/{name}.json", launch, "0640"),
-            # The server reads it without the capabilities of root.
-            (f"{CONFIG}/{name}.buckets", model.get("bucket_file"), "0644"),
-            (f"{CONFIG}/{name}.ray", ray_member if (model.get("group") or {}).get("ray") else None, "0644"),
+        for path, content in (
+            (f"{UNITS}/vllm-{name}.service", unit),
+            (f"{CONFIG}/{name}.env", env),
+            (f"{CONFIG}/{name}.json", launch),
+            (f"{CONFIG}/{name}.buckets", model.get("bucket_file")),
+            (f"{CONFIG}/{name}.ray", ray_member if (model.get("group") or {}).get("ray") else None),
         ):
             if content is not None:
-                files[path] = {"model": name, "content": content, "mode": mode}
+                files[path] = {"model": name, "content": content, "mode": mode_of(path)}
     return files
 
 
@@ -365,13 +365,9 @@ def vllm_secret_files(
     Secrets of models that this host does not have are skipped: a group's hosts share one variable.
     """
     return [
-        {
-            "path": f"{CONFIG}/{model['name']}.secret",
-            "content": secret_text(secrets[model["name"]]),
-            "mode": "0600",
-        }
+        {"path": path, "content": secret_text(secrets[model["name"]]), "mode": mode_of(path)}
         for model in models
-        if secrets.get(model["name"])
+        if secrets.get(model["name"]) and (path := f"{CONFIG}/{model['name']}.secret")
     ]
 
 

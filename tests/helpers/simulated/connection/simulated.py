@@ -91,6 +91,8 @@ VIRGIN: dict[str, Any] = {
     # As a gateway: the hosts that it does not ask, each with whether for a reboot; and what it was given, with how
     # often the host had been rebooted then.
     **{"drained": {}, "told": []},
+    # How the permissions of its files differ, lines by role.
+    "permissions": {},
     # Its connection is lost for so many "seconds" when this module is sent ("at", perhaps with its state).
     "away": {},
 }
@@ -229,6 +231,7 @@ class Host:
         for name in [*gather, *(["system"] if "host" in gather else [])]:
             key = {"weights_store": "weights"}.get(name, name)
             facts[f"gaudi_{key}"] = getattr(self, f"see_{key}")()
+        facts["gaudi_permissions"] = self.state["permissions"]
         return {"ansible_facts": facts}
 
     def see_system(self) -> dict[str, Any]:
@@ -550,6 +553,12 @@ class Host:
             }
         paths = [file["path"] for file in written]
         return {"changed": bool(paths or removed), "written": paths, "removed": removed, "diff": []}
+
+    def do_gaudi_permissions(self, given: dict[str, Any]) -> dict[str, Any]:
+        """Correct the permissions of a role's files."""
+        left = {role: lines for role, lines in self.state["permissions"].items() if role != given["role"]}
+        lines, self.state["permissions"] = self.state["permissions"].get(given["role"], []), left
+        return {"changed": bool(lines), "corrected": lines, "ansible_facts": {"gaudi_permissions": left}}
 
     def do_gaudi_token(self, given: dict[str, Any]) -> dict[str, Any]:
         """Read or make a secret."""
