@@ -18,7 +18,9 @@ options:
     type: dict
     required: true
   secrets:
-    description: Texts with keys by name. No output shows them.
+    description:
+      - Texts with keys by name. No output shows them.
+      - C(@stored:NAME) stands for the API key in the secret file of model NAME on this host.
     type: dict
     default: {}
   certificate:
@@ -55,7 +57,14 @@ certificate:
 from ansible.module_utils.basic import AnsibleModule
 from ansible.module_utils.gaudi_serve.core.errors import InputError
 from ansible.module_utils.gaudi_serve.core.run import read_text
-from ansible.module_utils.gaudi_serve.gateway.haproxy import FOLDER, certificate_problem, current, differing, install
+from ansible.module_utils.gaudi_serve.gateway.haproxy import (
+    FOLDER,
+    certificate_problem,
+    current,
+    differing,
+    install,
+    with_stored,
+)
 
 
 def main() -> None:
@@ -69,7 +78,7 @@ def main() -> None:
         },
         supports_check_mode=True,
     )
-    files, secrets = module.params["files"], module.params["secrets"]
+    files, secrets = module.params["files"], with_stored(module.params["secrets"])
     certificate = certificate_problem(module.params["certificate"]) if module.params["certificate"] else ""
     folder = FOLDER / (current() or "-")
     differs = differing(files, secrets)

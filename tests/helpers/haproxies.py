@@ -38,8 +38,9 @@ class Vllm(ThreadingHTTPServer):
     """A server that answers or streams, optionally slowly, and records its requests.
 
     seconds: duration of an answer. fails: every request except /health and /tokenize gets 500. text: text of its
-    answers. left: times at which clients closed their connections before they had an answer. counts: streams have the
-    usage in each event, as with enable_force_include_usage. generated: tokens of each stream that a client left.
+    answers. requires: the authorization without which it does not list its models. left: times at which clients closed
+    their connections before they had an answer. counts: streams have the usage in each event, as with
+    enable_force_include_usage. generated: tokens of each stream that a client left.
     """
 
     daemon_threads = True
@@ -51,6 +52,7 @@ class Vllm(ThreadingHTTPServer):
         self.left: list[float] = []
         self.seconds, self.working, self.most, self.fails = 0.0, 0, 0, False
         self.text, self.counts = b"", False
+        self.requires = ""
         self.generated: list[int] = []
         self.lock = threading.Lock()
         threading.Thread(target=self.serve_forever, args=(0.05,), daemon=True).start()
@@ -73,6 +75,8 @@ class Handler(BaseHTTPRequestHandler):
         """Respond to a health check, a stored response, or a WebSocket."""
         if self.path == "/health":
             self.answer({})
+        elif self.path == "/v1/models" and self.server.requires not in ("", self.headers.get("authorization")):
+            self.answer({"error": "Unauthorized"}, 401)
         elif "realtime" in self.path:
             self.record(b"")
             self.send_response(101)

@@ -20,7 +20,7 @@ from gaudi_serve.core.run import read_text
 from gaudi_serve.gateway import haproxy
 from gaudi_serve.gateway.config import HEALTH, gateway_files
 from gaudi_serve.gateway.objects import Gateway
-from gaudi_serve.gateway.runtime import Runtime
+from gaudi_serve.gateway.runtime import Runtime, State
 from helpers.haproxies import CHAT, EVENTS, KEYS, TAKES, Front, Vllm, backend, client, servers
 
 
@@ -62,6 +62,35 @@ def test_a_request_goes_to_its_model_with_the_servers_own_key(front: Front, vllm
     assert front.error(CHAT, b"not json")[::2] == (400, "model_missing")
     for secret in (*KEYS.values(), "server-key"):
         assert secret not in front.log.read_text()
+
+
+def test_a_server_that_refuses_the_gateways_key_is_not_up(
+    front: Front, vllms: list[Vllm], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    listed = [
+        {
+            "host": f"g{number}",
+            "unit": "m",
+            "model": "small",
+            "address": "127.0.0.1",
+            "takes": TAKES,
+            "port": one.server_port,
+        }
+        for number, one in enumerate(vllms)
+    ]
+    up = [State("small", f"g{number}.m", up=True, drained=False, maintained=False, weight=100) for number in range(3)]
+    monkeypatch.setattr(haproxy, "_servers", lambda path: listed)
+    monkeypatch.setattr(haproxy, "read_text", lambda path: "small server-key\nother none\n")
+    vllms[1].requires, vllms[2].requires = "Bearer server-key", "Bearer another"
+    found = {one["name"]: (one["up"], one["refused"]) for one in haproxy.states(up)}
+    assert found == {"g0.m": (True, 0), "g1.m": (True, 0), "g2.m": (False, 401)}
+    # One that is down is not asked.
+    assert haproxy.states([dataclasses.replace(up[2], up=False)])[0]["refused"] == 0
+    monkeypatch.setattr(haproxy, "_servers_of", lambda host: [up[2]])
+    with pytest.raises(
+        InputError, match=r"has not found g2\.m \(it refuses the gateway's key: HTTP 401\) up within 0 s"
+    ):
+        haproxy.wait_up("g2", 0)
 
 
 def test_who_may_not_is_reported_so_as_openai_does(front: Front) -> None:

@@ -241,6 +241,43 @@ def test_the_servers_of_a_model_have_one_key() -> None:
     assert "canary" not in str(raised.value)
 
 
+def test_a_gateway_keeps_the_key_that_its_own_host_stores_until_the_inventory_withdraws_it(tmp_path: Path) -> None:
+    stored = {"gaudi_services": {"units": {"a": {"secret_names": ["HF_TOKEN", "VLLM_API_KEY"]}}}}
+    hosts: dict[str, Any] = {"gw": planned(model("a", "127.0.0.1"), **stored)}
+    entries = fleet_entries(hosts, hosts, "gw")
+    for given, expected in (
+        (None, {"a": "@stored:a"}),
+        ({"other": {"VLLM_API_KEY": "x"}}, {"a": "@stored:a"}),
+        ({"a": {}}, {}),
+        ({"a": {"HF_TOKEN": "x"}}, {}),
+        ({"a": {"VLLM_API_KEY": "mine"}}, {"a": "mine"}),
+    ):
+        hosts["gw"]["vllm_secrets"] = given
+        assert fleet_keys(hosts, entries, GATEWAYS) == expected
+    hosts["gw"] |= {"vllm_secrets": None, "gaudi_services": {"units": {"a": {"secret_names": ["HF_TOKEN"]}}}}
+    assert fleet_keys(hosts, entries, GATEWAYS) == {}
+    # The module reads the key on its host; a file without one has none.
+    (tmp_path / "a.secret").write_text("HF_TOKEN=t\nVLLM_API_KEY=canary\n", encoding="utf-8")
+    secrets = {"servers.map": "a @stored:a\nb @stored:b\nc other\n", "users.map": "u\n"}
+    assert haproxy.with_stored(secrets, tmp_path) == {"servers.map": "a canary\nc other\n", "users.map": "u\n"}
+
+
+def test_a_key_of_the_inventory_comes_before_one_that_a_host_stores() -> None:
+    stored = {"gaudi_services": {"units": {"a": {"secret_names": ["VLLM_API_KEY"]}}}}
+    hosts = {"a1": planned(model("a", "127.0.0.1"), **stored), "g1": planned(model("a"))}
+    entries = fleet_entries(hosts, hosts, "a1")
+    assert fleet_keys(hosts, entries, ["a1"], SECRET) == {"a": server_key(SECRET, "a")}
+
+
+def test_a_server_that_refuses_the_gateways_key_is_not_up_and_differs_from_the_plan() -> None:
+    state = {"name": "g1.a", "up": True, "drained": False, "maintained": False, "weight": 100, "refused": 0}
+    states = [state, {**state, "name": "g2.a", "up": False, "refused": 401}, {**state, "name": "g3.a", "up": False}]
+    live = {**LIVE, "states": states}
+    (line,) = gateway_drift(live, [])
+    assert line.startswith("g2.a refuses the gateway's key (HTTP 401): set VLLM_API_KEY of its model in vllm_secrets")
+    assert gateway_notes(live) == ["gateway: does not reach g3.a"]
+
+
 def test_what_is_wrong_with_a_hosts_variables() -> None:
     assert gateway_problems({"clients": {}}, None, ["gw"], "gw", serves=False) == []
     assert gateway_problems({"prot": 1}, None, ["gw"], "gw", serves=False)[0].startswith(

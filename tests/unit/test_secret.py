@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from gaudi_serve.host import observe_services
-from gaudi_serve.host.secret import own_api_key, secret_differs, vllm_secret_marks
+from gaudi_serve.host.secret import own_api_key, secret_differs, stored_names, vllm_secret_marks
 from gaudi_serve.inventory.variables import inventory_refusal
 from gaudi_serve.plan.changes import vllm_plan_changes
 from gaudi_serve.plan.fleet import vllm_fleet_plan
@@ -49,6 +49,7 @@ def test_a_host_reports_whether_its_secrets_are_these(tmp_path: Path) -> None:
         assert secret_differs(path, vllm_secret_marks(other)["qwq"])
     assert not secret_differs(tmp_path / "none.secret", vllm_secret_marks({"qwq": {}})["qwq"])
     assert own_api_key(path) == "s3cret"
+    assert (stored_names(path), stored_names(tmp_path / "none.secret")) == (["HF_TOKEN", "VLLM_API_KEY"], [])
     # Two runs have two marks, and none has a secret in it.
     assert marks != vllm_secret_marks(SECRETS)
     assert "s3cret" not in str(marks)

@@ -25,6 +25,8 @@ from .objects import PLAIN, Backend, Server
 
 Known = Mapping[str, Any]
 LEAST_SECRET = 32  # characters
+# Begins the name of a model in place of its key, which only its host knows.
+STORED = "@stored:"
 # Concurrent requests of a server whose model does not set max_num_seqs: vLLM's default.
 TAKES = 256
 # The input kinds of most models.
@@ -296,8 +298,11 @@ def fleet_keys(
 ) -> dict[str, str]:
     """Return ``{model: key}`` with the key that the servers of each model require; models without a key are left out.
 
+    A server that only the gateway of its own host reaches keeps its stored key while the inventory has no entry for its
+    model. ``@stored:UNIT`` stands for that key; module haproxy_config replaces it on the host.
+
     Args:
-        hostvars: variables by host; uses ``vllm_secrets``.
+        hostvars: variables by host; uses ``vllm_secrets`` and ``gaudi_services``.
         entries: the result of fleet_entries.
         gateways: gateway hosts of the inventory.
         secret: ``fleet_gateway_secret``.
@@ -315,7 +320,7 @@ def fleet_keys(
         found.setdefault(server.model, {})[server.name] = _key(keyed, hostvars, gateways, secret)
     for model, keys in found.items():
         # A server without a key, behind the gateway of its own host, ignores the key that it gets.
-        asked = {name: key for name, key in keys.items() if key}
+        asked = {name: key for name, key in keys.items() if key and not key.startswith(STORED)}
         if len(set(asked.values())) > 1:
             if together := _together(model, servers):
                 raise InputError(
@@ -328,7 +333,12 @@ def fleet_keys(
                 f"vllm_secrets: {one_line(model)}: VLLM_API_KEY of {first} and of {other} differ; a gateway has one "
                 "for all servers of a model: set the same for all, or none, and the toolkit makes one"
             )
-    return {model: key for model, keys in found.items() if (key := next(filter(None, keys.values()), ""))}
+    # A key of the inventory comes before one that only a host knows.
+    listed = {
+        model: sorted(filter(None, keys.values()), key=lambda key: key.startswith(STORED))
+        for model, keys in found.items()
+    }
+    return {model: keys[0] for model, keys in listed.items() if keys}
 
 
 def _together(model: str, servers: Sequence[Entry]) -> str:
@@ -345,7 +355,16 @@ def _key(entry: Entry, hostvars: Mapping[str, Known], gateways: Sequence[str], s
     own = given.get(entry.unit) if isinstance(given, Mapping) else None
     if isinstance(own, Mapping) and own.get("VLLM_API_KEY"):
         return str(own["VLLM_API_KEY"])
-    return server_key(str(secret), entry.model) if is_remote(gateways, entry.host) else ""
+    if is_remote(gateways, entry.host):
+        return server_key(str(secret), entry.model)
+    return f"{STORED}{entry.unit}" if own is None and _stores_key(entry, hostvars) else ""
+
+
+def _stores_key(entry: Entry, hostvars: Mapping[str, Known]) -> bool:
+    """Return whether a host stores an API key of a server."""
+    services = hostvars[entry.host].get("gaudi_services") if entry.host in hostvars else None
+    unit = {**(services or {}).get("without_unit", {}), **(services or {}).get("units", {})}.get(entry.unit, {})
+    return "VLLM_API_KEY" in unit.get("secret_names", ())
 
 
 def backends_of(entries: Sequence[Known], keys: Mapping[str, str]) -> tuple[Backend, ...]:

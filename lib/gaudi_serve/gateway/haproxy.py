@@ -25,8 +25,10 @@ from ..core.run import read_text, run, sha256_file
 from ..host.dpkg import packages
 from ..host.observe_host import network, ports
 from ..host.permissions import make_folder
-from .fleet import entry_of
+from ..host.secret import own_api_key
+from .fleet import STORED, entry_of
 from .objects import Gateway
+from .refusals import refusals
 from .runtime import VERSION, Runtime, State
 
 UNIT = "gaudi-gateway.service"
@@ -37,7 +39,9 @@ ADDRESS_PATH = UNIT_PATH.with_name(ADDRESS_UNIT)
 ADDRESS_COPY = Path("/run/gaudi-gateway-address/keepalived.conf")
 FOLDER = Path(Gateway.folder)
 LINK = "current"
-CONFIG, SERVERS = "haproxy.cfg", "servers.json"
+CONFIG, SERVERS, KEYS = "haproxy.cfg", "servers.json", "servers.map"
+# The models' files of this host, some with secrets.
+CONFIG_FOLDER = FOLDER.parent
 # Servers that are drained during their host's reboot: {host: [server]}. An interrupted run leaves this file.
 REBOOTS = Path(Gateway.state).with_name("reboots.json")
 # The placeholder for the folder in texts that are generated before the folder has a name.
@@ -89,10 +93,30 @@ def observe() -> dict[str, Any]:
         "folder": folder,
         "running": (found := running()),
         "servers": _servers(FOLDER / folder / SERVERS) if folder else [],
-        "states": [asdict(one) for one in runtime().servers()] if found else [],
+        "states": states(runtime().servers()) if found else [],
         "reboots": reboots(),
         "ports": ports(),
     }
+
+
+def states(servers: Sequence[State]) -> list[dict[str, Any]]:
+    """Return the states of servers; ``refused`` is the HTTP status of one that refuses the gateway's key, else 0."""
+    text = read_text(FOLDER / LINK / KEYS) or ""
+    keys = dict(line.split(" ", 1) for line in text.splitlines() if " " in line)
+    refused = refusals(servers, [entry_of(one) for one in _servers(FOLDER / LINK / SERVERS)], keys)
+    return [
+        {**asdict(one), "up": one.up and one.name not in refused, "refused": refused.get(one.name, 0)}
+        for one in servers
+    ]
+
+
+def with_stored(secrets: Mapping[str, str], folder: Path = CONFIG_FOLDER) -> dict[str, str]:
+    """Return the secret files of a gateway with the keys that this host stores for models without a key in a run."""
+    lines = []
+    for name, _, key in (line.partition(" ") for line in secrets.get(KEYS, "").splitlines()):
+        stored = own_api_key(folder / f"{key.removeprefix(STORED)}.secret") if key.startswith(STORED) else key
+        lines += [f"{name} {stored}\n"] if stored else []
+    return {**secrets, KEYS: "".join(lines)} if KEYS in secrets else dict(secrets)
 
 
 def _unit(name: str) -> dict[str, Any]:
@@ -424,6 +448,11 @@ def _servers_of(host: str) -> list[State]:
     return [one for one in runtime().servers() if one.name in names]
 
 
+def _reason(state: Mapping[str, Any]) -> str:
+    refused = state["refused"]
+    return f"{state['name']} (it refuses the gateway's key: HTTP {refused})" if refused else str(state["name"])
+
+
 def wait_up(host: str, seconds: float) -> None:
     """Wait until a gateway reports all servers of a host as up.
 
@@ -431,7 +460,7 @@ def wait_up(host: str, seconds: float) -> None:
         InputError: if a server is still down after ``seconds``.
     """
     end = time.monotonic() + seconds
-    while down := [one.name for one in _servers_of(host) if not one.up]:
+    while down := [_reason(one) for one in states(_servers_of(host)) if not one["up"]]:
         if time.monotonic() > end:
             raise InputError(f"the gateway on this host has not found {', '.join(down)} up within {seconds:g} s")
         time.sleep(0.5)

@@ -15,7 +15,7 @@ from ..core.run import Result, read_text, run, sha256_file
 from ..model.host import Host
 from ..platforms import platform_here
 from .observe_host import listeners
-from .secret import secret_differs, secret_stale
+from .secret import secret_differs, secret_stale, stored_names
 
 UNITS = Path("/etc/systemd/system")
 CONFIG = Path("/etc/gaudi-serve")
@@ -137,6 +137,7 @@ def _unit(name: str, shown: dict[str, str], container: dict[str, Any] | None) ->
         "ray_sha256": sha256_file(CONFIG / f"{name}.ray"),
         "token_sha256": sha256_file(CONFIG / f"{name}.token"),
         "secret_mtime": secret.stat().st_mtime if secret.exists() else None,
+        "secret_names": stored_names(secret),
         "secret_stale": secret_stale(secret, (container or {}).pop("secret", None), STATE / name / "label.key"),
         "digest": told.get("digest"),
         # The values that a plan compares; secrets are stored elsewhere.

@@ -104,5 +104,14 @@ def own_api_key(path: Path) -> str | None:
     return next((value for name, _, value in (line.partition("=") for line in lines) if name == "VLLM_API_KEY"), None)
 
 
+def stored_names(path: Path) -> list[str]:
+    """Return the names of the variables in a secret file of this host, without their values."""
+    try:
+        lines = path.read_text(encoding="utf-8").splitlines()
+    except (OSError, ValueError):
+        return []
+    return [name for name, sign, _ in (line.partition("=") for line in lines) if sign]
+
+
 def _mark(content: bytes, key: str) -> str:
     return f"{key}{SIGN}{hmac.new(key.encode(), content, hashlib.sha256).hexdigest()}"

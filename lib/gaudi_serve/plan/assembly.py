@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from ..core.errors import Finding, near, shown
-from ..gateway.fleet import gateway_left, unreached
+from ..gateway.fleet import gateway_left, is_remote, unreached
 from ..host.secret import given_secrets
 from ..model.distributed import hosts_of
 from ..stages.container_runtime import engine_stopped
@@ -75,6 +75,7 @@ def assemble(
     warnings = [
         *_without_cores(name, host),
         *_strange_secrets(name, given_secrets(wanted.secrets), models or []),
+        *_kept_secrets(name, given_secrets(wanted.secrets), plan["models"], services, gateways),
         *unreached(plan["models"], gateways, name),
         *plan["warnings"],
         *gateway_left(services, gateways, name),
@@ -174,6 +175,24 @@ def _without_cores(name: str, host: Known) -> list[str]:
     bound = any(module["cpus"] and module["numa_node"] >= 0 for module in host["modules"])
     text = f"{name}: facts: no card has cpus and a numa_node, so no model is bound to cores"
     return [text] if host["modules"] and not bound else []
+
+
+def _kept_secrets(
+    name: str, secrets: Any, models: Sequence[Known], services: Known | None, gateways: Sequence[str]
+) -> list[str]:
+    """Return a warning for each model without an entry in ``vllm_secrets`` whose secrets a host has stored."""
+    if not isinstance(secrets, Mapping | None) or is_remote(gateways, name):
+        # A gateway on another host gives every model an entry.
+        return []
+    units = (services or {}).get("units") or {}
+    stored = {str(one["name"]): (units.get(str(one["name"])) or {}).get("secret_names") for one in models}
+    return [
+        f"{name}: vllm_secrets: has no entry for {model}, which keeps its stored {', '.join(names)}"
+        f"{', also in the gateway' * (name in gateways)}; set vllm_secrets: {{{model}: {{}}}} to withdraw all secrets "
+        "of the model"
+        for model, names in stored.items()
+        if names and model not in (secrets or {})
+    ]
 
 
 def _strange_secrets(name: str, secrets: Any, models: Sequence[Any]) -> list[str]:

@@ -233,12 +233,23 @@ def gateway_drift(live: Known, due: Sequence[str]) -> list[str]:
         due: the result of gateway_due.
     """
     kept = [one["name"] for one in live["states"] if one["drained"] or one["maintained"]]
-    return [*due, *[f"{name} is drained: it gets no requests until it is ready again" for name in kept]]
+    drained = [f"{name} is drained: it gets no requests until it is ready again" for name in kept]
+    return [*due, *drained, *refused_keys(live)]
+
+
+def refused_keys(live: Known) -> list[str]:
+    """Return a line for each server that refuses the key of a gateway, so that every request to it fails."""
+    return [
+        f"{one['name']} refuses the gateway's key (HTTP {one['refused']}): set VLLM_API_KEY of its model in "
+        "vllm_secrets, and run playbooks/models.yml, then playbooks/gateway.yml"
+        for one in live["states"]
+        if one.get("refused")
+    ]
 
 
 def gateway_notes(live: Known) -> list[str]:
     """Return the servers that a gateway finds down, and those with reduced weight."""
-    down = [one["name"] for one in live["states"] if not one["up"]]
+    down = [one["name"] for one in live["states"] if not one["up"] and not one.get("refused")]
     less = [
         f"gateway: {one['name']} gets {one['weight']} % of its share" for one in live["states"] if one["weight"] < 100
     ]
