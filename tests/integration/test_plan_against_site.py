@@ -118,6 +118,22 @@ def test_changed_permissions_are_reported_and_corrected_and_no_model_restarts(
     assert status == 0, text
 
 
+@pytest.mark.parametrize("folder", [True, False])
+def test_a_run_changes_a_host_whose_monitoring_was_removed_and_leaves_no_folder(
+    tmp_path: Path, served: dict[str, Any], folder: bool
+) -> None:
+    environment = fleet(tmp_path, 1, served)
+    # Without the folder, nothing is pending in the stage of monitoring while it runs.
+    change(tmp_path, "h01", monitoring=True, metrics={"folder": folder}, governor="powersave")
+    status, text = play(tmp_path, environment, "site.yml")
+    assert status == 0, text
+    assert ("monitoring: remove /etc/gaudi-monitoring" in text) == folder, text
+    assert (state_of(tmp_path, "h01")["governor"], state_of(tmp_path, "h01")["metrics"]) == (
+        "performance",
+        {"folder": False},
+    )
+
+
 FULL = "/var/lib/gaudi-serve: 0 KiB are free there, and 1024 KiB are required"
 LEVEL = (
     "log_level = 'verbose' lets no container start; take the line out, or set it to debug, info, warn or error. "

@@ -312,6 +312,7 @@ def live(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, 
         "certificates": {},
         "clients": [],
         "masked": [],
+        "folder": True,
         "collected": ["/var/lib/prometheus/node-exporter/gaudi-host.prom", "/var/lib/gaudi-serve/metrics"],
     }
 
@@ -329,7 +330,7 @@ def changes(live: dict[str, Any], **settings: Any) -> dict[str, Any]:
 def test_what_is_as_wanted_is_left_alone(live: dict[str, Any]) -> None:
     assert changes(live) == {
         **{key: [] for key in ("install", "certificates", "write", "absent", "stop", "start", "restart", "read")},
-        **{"reload": False, "due": False},
+        **{"gone": [], "empty": [], "reload": False, "due": False},
     }
 
 
@@ -372,9 +373,18 @@ def test_what_has_changed_since_a_program_read_it_is_read_again(live: dict[str, 
 def test_what_is_not_wanted_goes(live: dict[str, Any]) -> None:
     live["files"][f"{FOLDER}/rules/old.yml"] = {"sha256": "", "changed": 1.0}
     assert changes(live)["absent"] == [f"{FOLDER}/rules/old.yml"]
-    found = monitoring.monitoring_changes(live, monitoring.Wanted({}, {}, {}), {})
+    nothing = monitoring.Wanted({}, {}, {})
+    found = monitoring.monitoring_changes(live, nothing, {})
     assert set(found["absent"]) == {*live["files"], "/var/lib/prometheus/node-exporter/gaudi-host.prom"}
     assert set(found["stop"]) == {name for name, unit in live["units"].items() if unit["there"]}
+    assert found["gone"] == ["/etc/gaudi-monitoring", "/var/lib/gaudi-serve/metrics"]
+    assert set(found["empty"]) == {"/etc/gaudi-serve", "/usr/local/lib/gaudi-serve"}
+    # A folder alone is removed too, and then nothing is left.
+    units = {name: {**unit, "there": False} for name, unit in live["units"].items()}
+    rest = {"files": {}, "collected": [], "units": units}
+    found = monitoring.monitoring_changes({**live, **rest}, nothing, {})
+    assert (found["gone"], found["due"]) == (["/etc/gaudi-monitoring"], True)
+    assert not monitoring.monitoring_changes({**live, **rest, "folder": False}, nothing, {})["due"]
     live["installed"] = []
     live["units"]["gaudi-prometheus.service"]["enabled"] = False
     found = changes(live)

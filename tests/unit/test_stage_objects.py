@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -109,3 +110,22 @@ def test_no_credential_of_proxies_and_repositories_is_in_what_a_stage_returns() 
     found = BY_ROLE["container_runtime"].pending(Given("h", given))
     assert found.changes["proxies_marker"]
     assert secret not in str(found)
+
+
+def nested(tasks: list[dict[str, Any]], conditions: str = "") -> list[tuple[str, str]]:
+    """Return the registered variable of each task, with the conditions of the blocks around it."""
+    found = []
+    for task in tasks:
+        found += [(str(task["register"]), conditions)] if "register" in task else []
+        for part in ("block", "rescue", "always"):
+            found += nested(task.get(part) or [], f"{conditions} {task.get('when', '')}")
+    return found
+
+
+def test_no_task_registers_again_what_the_condition_of_its_block_reads() -> None:
+    # Ansible evaluates that condition at each task: a skipped task would leave a variable without its values.
+    wrong = []
+    for path in (*ROOT.glob("roles/*/tasks/*.yml"), *ROOT.glob("playbooks/tasks/*.yml")):
+        tasks = yaml.safe_load(path.read_text(encoding="utf-8")) or []
+        wrong += [(path.name, name) for name, conditions in nested(tasks) if re.search(rf"\b{name}\b", conditions)]
+    assert wrong == []

@@ -12,7 +12,7 @@ from ..core.errors import InputError, one_line
 from ..core.templates import ROLES
 from ..gateway.config import File
 from ..gateway.inputs import read_gateway
-from ..host.observe_metrics import CLIENT, DATA, FOLDER, HOST, PACKAGES, READ, UNIT_FOLDER
+from ..host.observe_metrics import CLIENT, DATA, FOLDER, HOST, PACKAGES, READ, STATE, UNIT_FOLDER
 from ..monitoring.collector import collector_settings
 from ..monitoring.files import ROLE, host_files, watcher_files
 from ..monitoring.fleet import Watched, certificate_problem
@@ -40,7 +40,22 @@ GROUPS = {str(HOST): "root", str(CLIENT): "prometheus"}
 
 
 UNCHANGED: Known = {
-    **{key: [] for key in ("install", "certificates", "write", "absent", "stop", "start", "restart", "read", "files")},
+    **{
+        key: []
+        for key in (
+            "install",
+            "certificates",
+            "write",
+            "absent",
+            "stop",
+            "start",
+            "restart",
+            "read",
+            "files",
+            "gone",
+            "empty",
+        )
+    },
     **{"reload": False, "due": False, "listens": {}, "summary": []},
 }
 
@@ -136,8 +151,9 @@ def monitoring_changes(live: Known, want: Wanted, certificates: Known) -> dict[s
 
     Returns:
         ``install``, ``certificates`` ([{path, name, group, why}]), ``write`` ([{path, text, mode, group, secret}]),
-        ``absent``, ``stop``, ``start``, ``restart``, ``read`` (programs that must read their files again), ``reload``
-        (whether systemd must read its units again), ``due``.
+        ``absent``, ``gone`` (folders), ``stop``, ``start``, ``restart``, ``read`` (programs that must read their files
+        again), ``reload`` (whether systemd must read its units again), ``due``; ``empty``: folders that may be empty
+        after a removal.
     """
     here = live["files"]
     write = _written(here, want)
@@ -158,6 +174,7 @@ def monitoring_changes(live: Known, want: Wanted, certificates: Known) -> dict[s
         ],
         "write": write,
         "absent": absent,
+        "gone": _gone(live, want),
         "stop": stop,
         "start": start,
         "restart": [name for name in restart if name not in start],
@@ -165,7 +182,20 @@ def monitoring_changes(live: Known, want: Wanted, certificates: Known) -> dict[s
         "reload": any("/systemd/" in path for path in (*paths, *absent))
         or any(unit["need_reload"] for unit in units.values()),
     }
-    return {**found, "due": any(found.values())}
+    return {**found, "due": any(found.values()), "empty": _emptied(absent) if found["gone"] else []}
+
+
+def _emptied(absent: Iterable[str]) -> list[str]:
+    """Return the folders of the toolkit that may be empty without some files, the deepest first."""
+    above = {one for path in absent for one in PurePosixPath(path).parents if "gaudi-serve" in one.parts}
+    return [str(one) for one in sorted(above, key=lambda one: len(one.parts), reverse=True)]
+
+
+def _gone(live: Known, want: Wanted) -> list[str]:
+    """Return the folders to remove with all that is in them: those of a host on which nothing of monitoring is left."""
+    if want.files or want.certificates:
+        return []
+    return [*([str(FOLDER)] if live["folder"] else []), *(path for path in live["collected"] if path == str(STATE))]
 
 
 def _written(here: Known, want: Wanted) -> list[dict[str, Any]]:
@@ -206,7 +236,10 @@ def monitoring_summary(changes: Known) -> list[str]:
     """Return the pending changes, one sentence a kind."""
     lines = [f"install {name}" for name in changes["install"]]
     lines += [f"make {one['path']}: {one['why']}" for one in changes["certificates"]]
-    for verb, paths in (("write", [one["path"] for one in changes["write"]]), ("remove", changes["absent"])):
+    for verb, paths in (
+        ("write", [one["path"] for one in changes["write"]]),
+        ("remove", [*changes["absent"], *changes["gone"]]),
+    ):
         lines += [f"{verb} {path}" for path in paths[:5]]
         lines += [f"{verb} {len(paths) - 5} more files"] if len(paths) > 5 else []
     lines += [f"{verb} {name}" for verb in ("stop", "start", "restart") for name in changes[verb]]

@@ -231,6 +231,8 @@ class Host:
         for name in [*gather, *(["system"] if "host" in gather else [])]:
             key = {"weights_store": "weights"}.get(name, name)
             facts[f"gaudi_{key}"] = getattr(self, f"see_{key}")()
+        if "gaudi_services" in facts and self.state.get("monitoring"):
+            facts["gaudi_metrics"] = self.see_metrics()
         facts["gaudi_permissions"] = self.state["permissions"]
         return {"ansible_facts": facts}
 
@@ -363,6 +365,7 @@ class Host:
             "units": {name: {**unit, "argv": []} for name in observe_metrics.UNITS},
             "certificates": {kind: {} for kind in observe_metrics.CERTIFICATES},
             "read": {name: {} for name in observe_metrics.READ},
+            **self.state.get("metrics", {}),
         }
 
     def see_mirror(self) -> dict[str, Any]:
@@ -436,6 +439,8 @@ class Host:
             "free": free,
             "supervisor_sha256": digest(self.state["files"].get(SUPERVISOR)),
             "kept": bool(self.state.get("kept")),
+            "monitoring": bool(self.state.get("monitoring")),
+            "gateway": bool(self.state.get("gateway")),
         }
 
     def see_host(self) -> dict[str, Any]:
@@ -574,6 +579,8 @@ class Host:
         gone = [path for path in self.state["files"] if path in given["paths"] or path.startswith(below)]
         for path in gone:
             del self.state["files"][path]
+        if str(observe_metrics.FOLDER) in given["paths"]:
+            self.state |= {"monitoring": False, "metrics": {"folder": False}}
         return {"changed": bool(gone), "removed": gone}
 
     def do_command(self, given: dict[str, Any]) -> dict[str, Any]:
