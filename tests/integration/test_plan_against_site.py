@@ -134,6 +134,29 @@ def test_a_run_changes_a_host_whose_monitoring_was_removed_and_leaves_no_folder(
     )
 
 
+def test_a_gateway_that_the_inventory_lacks_is_reported_and_one_that_it_removes_is_removed(
+    tmp_path: Path, served: dict[str, Any]
+) -> None:
+    environment = fleet(tmp_path, 2, served)
+    for name in ("h01", "h02"):
+        live = {"unit_sha256": "x", "folders": ["/etc/gaudi-serve/gateway"], "servers": []}
+        change(tmp_path, name, gateway=True, haproxy=live, units={} if name == "h02" else served["units"])
+    # One still serves, and the other has nothing left.
+    inventory(tmp_path, h02={"vllm_models": None})
+    status, text = play(tmp_path, environment, "playbooks/status.yml")
+    told = "gateway: it runs here, but the inventory has no fleet_gateway for this host; set fleet_gateway: {state: abs"
+    assert status == 2 and all(f"{name}: {told}" in text for name in ("h01", "h02")), text
+    inventory(tmp_path, **{name: {"fleet_gateway": {"state": "absent"}} for name in ("h01", "h02")})
+    for playbook in ("playbooks/plan.yml", "site.yml"):
+        status, text = play(tmp_path, environment, playbook)
+        assert status == 0 and text.count("remove the gateway: its clients no longer reach any model") > 0, text
+    for name in ("h01", "h02"):
+        state = state_of(tmp_path, name)
+        assert (state["gateway"], state["haproxy"]) == (False, {}), text
+    status, text = play(tmp_path, environment, "playbooks/status.yml")
+    assert status == 0, text
+
+
 FULL = "/var/lib/gaudi-serve: 0 KiB are free there, and 1024 KiB are required"
 LEVEL = (
     "log_level = 'verbose' lets no container start; take the line out, or set it to debug, info, warn or error. "

@@ -24,9 +24,11 @@ from gaudi_serve.gateway.fleet import (
     server_secrets,
     unreached,
 )
+from gaudi_serve.gateway.inputs import read_gateway
 from gaudi_serve.inventory.variables import inventory_refusal
 from gaudi_serve.plan.fleet import vllm_fleet_plan, vllm_fleet_summary
 from gaudi_serve.plan.host import vllm_plan
+from gaudi_serve.stages.base import Given
 from gaudi_serve.stages.gateway import (
     file_changes,
     gateway_config,
@@ -37,7 +39,7 @@ from gaudi_serve.stages.gateway import (
     gateway_refusal,
     gateway_reset,
 )
-from gaudi_serve.stages.registry import facts_wanted, plans_models, run_stages
+from gaudi_serve.stages.registry import BY_ROLE, facts_wanted, plans_models, run_stages
 from helpers import plans
 
 ROOT = Path(__file__).parents[2]
@@ -58,6 +60,7 @@ LIVE: dict[str, Any] = {
     "servers": [],
     "states": [],
     "reboots": {},
+    "folders": ["/etc/gaudi-serve/gateway", "/var/lib/gaudi-serve/gateway"],
     "ports": {},
 }
 
@@ -488,7 +491,7 @@ def test_a_reset_takes_unit_files_and_state() -> None:
     ]
     assert found["packages"] == ["haproxy"]
     nothing = {"own": {"/etc/gaudi-serve": None, "/var/lib/gaudi-serve": None}, "installed": [], "records": {}}
-    assert not gateway_reset({**LIVE, "unit_sha256": None}, nothing, ["haproxy"])["due"]
+    assert not gateway_reset({**LIVE, "unit_sha256": None, "folders": []}, nothing, ["haproxy"])["due"]
 
 
 def test_files_come_whole_into_a_folder_of_their_own(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -529,9 +532,36 @@ def test_files_come_whole_into_a_folder_of_their_own(tmp_path: Any, monkeypatch:
 def test_a_gateway_that_nobody_requests_any_more_is_reported() -> None:
     there = {"gateway": True}
     assert gateway_left(there, ["gw"], "g1") == [
-        "g1: gateway: it runs here, but the inventory has no fleet_gateway for this host; playbooks/reset.yml "
-        "--limit g1 "
-        "removes it, and everything else that the toolkit has on this host"
+        "g1: gateway: it runs here, but the inventory has no fleet_gateway for this host; set fleet_gateway: "
+        "{state: absent} for it, and playbooks/gateway.yml removes it"
     ]
     assert gateway_left(there, ["gw", "g1"], "g1") == []
     assert gateway_left({"gateway": False}, [], "g1") == gateway_left(None, [], "g1") == []
+
+
+def test_a_gateway_is_taken_off_a_host_with_what_its_clients_lose() -> None:
+    absent = {"state": "absent", "clients": {"c": {"key": "k" * 32}}}
+    assert read_gateway(absent).ports == {}
+    with pytest.raises(InputError, match=r"fleet_gateway\.state: 'gone' is neither present nor absent"):
+        read_gateway({"state": "gone"})
+    assert fleet_gateways({"a": {"fleet_gateway": absent}, "b": {"fleet_gateway": {"state": "present"}}}, "ab") == ["b"]
+    assert run_stages(None, ["all"], [], removes=True, models=None) == ["offline", "gateway"]
+    hosts = {"g1": planned(model("a"), model("b", port=30002))}
+    live = {**LIVE, "servers": fleet_entries(hosts, hosts, "gw")}
+    stage = BY_ROLE["gateway"]
+    given = Given("gw", {"gateway_settings": absent, "gaudi_haproxy": live})
+    found = stage.asked(given, lambda *_: pytest.fail("it has no files to compare"))
+    paths = [*LIVE["folders"], "/etc/systemd/system/gaudi-gateway.service"]
+    assert found.changes["removal"] == {"units": ["gaudi-gateway.service"], "paths": paths}
+    assert (
+        list(found.due)
+        == list(found.drift)
+        == [
+            "remove the gateway: its clients no longer reach a, b through this host",
+            "stop gaudi-gateway.service",
+            *(f"remove {path}" for path in paths),
+        ]
+    )
+    gone = {**live, "unit_sha256": None, "folders": [], "servers": []}
+    found = stage.compared(Given("gw", {"gateway_settings": absent, "gaudi_haproxy": gone}))
+    assert (found.changes["due"], found.due, found.drift, found.left) == (False, [], [], [])

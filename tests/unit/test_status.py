@@ -91,9 +91,7 @@ def test_a_gateway_that_the_inventory_has_no_more_is_drift() -> None:
     services = {**known()["gaudi_services"], "gateway": True}
     status = fleet_status({"a": known(gaudi_services=services)}, ["a"])
     assert status["drifted"] == ["a"]
-    line = (
-        "a: gateway: it runs here, but the inventory has no fleet_gateway for this host; playbooks/reset.yml --limit a"
-    )
+    line = "a: gateway: it runs here, but the inventory has no fleet_gateway for this host; set fleet_gateway"
     assert any(one.startswith(line) for one in fleet_status_lines(status))
     assert fleet_status({"a": known(gaudi_services=services, gateway_status=[])}, ["a"])["drifted"] == []
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from ..core.checks import is_true
+from ..gateway.fleet import removes_gateway
 from ..platforms import platform_of, runtimes
 from ..platforms.base import Runtime
 from ..platforms.driver import Driver, begins, upstream
@@ -151,6 +152,8 @@ def accelerator_network(host: BundleHost) -> list[Item]:
 def gateway(host: BundleHost) -> list[Item]:
     """Return the packages of a gateway."""
     settings = host.known["gateway_settings"] or {}
+    if removes_gateway(settings):
+        return []
     return host.packages(gateway_packages(shared=bool(settings.get("virtual_address"))), "gateway")
 
 

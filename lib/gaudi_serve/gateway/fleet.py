@@ -21,7 +21,7 @@ from ..host.secret import given_secrets
 from ..host.smoke import EVERYWHERE
 from ..model.distributed import answers
 from ..model.host import LiveModel, live_models
-from .objects import PLAIN, Backend, Server
+from .objects import ABSENT, PLAIN, Backend, Server
 
 Known = Mapping[str, Any]
 LEAST_SECRET = 32  # characters
@@ -63,17 +63,23 @@ class Entry:
 
 
 def fleet_gateways(hostvars: Mapping[str, Known], hosts: Iterable[str]) -> list[str]:
-    """Return the gateway hosts of an inventory: those with a mapping ``fleet_gateway``."""
+    """Return the gateway hosts of an inventory: those with a mapping ``fleet_gateway`` that removes none."""
     return [name for name in hosts if is_gateway(hostvars[name])]
 
 
 def is_gateway(variables: Known) -> bool:
     """Return whether a host is a gateway; also True for an unreadable value, which the gateway's checks refuse."""
     try:
-        return isinstance(variables.get("fleet_gateway"), Mapping)
+        settings = variables.get("fleet_gateway")
+        return isinstance(settings, Mapping) and not removes_gateway(settings)
     # Ansible and Jinja raise many kinds of errors here.
     except Exception:
         return True
+
+
+def removes_gateway(settings: Any) -> bool:
+    """Return whether ``fleet_gateway`` of a host removes its gateway."""
+    return isinstance(settings, Mapping) and settings.get("state") == ABSENT
 
 
 def is_remote(gateways: Iterable[str], host_name: str) -> bool:
@@ -289,7 +295,7 @@ def gateway_left(services: Known | None, gateways: Sequence[str], host_name: str
         return []
     return [
         f"{host_name}: gateway: it runs here, but the inventory has no fleet_gateway for this host; "
-        f"playbooks/reset.yml --limit {host_name} removes it, and everything else that the toolkit has on this host"
+        "set fleet_gateway: {state: absent} for it, and playbooks/gateway.yml removes it"
     ]
 
 

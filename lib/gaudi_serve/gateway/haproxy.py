@@ -95,6 +95,7 @@ def observe() -> dict[str, Any]:
         "servers": _servers(FOLDER / folder / SERVERS) if folder else [],
         "states": states(runtime().servers()) if found else [],
         "reboots": reboots(),
+        "folders": [str(path) for path in (FOLDER, Path(Gateway.state).parent) if path.is_dir()],
         "ports": ports(),
     }
 

@@ -8,11 +8,11 @@ from dataclasses import replace
 from ipaddress import IPv4Interface, IPv6Interface, ip_address, ip_interface
 from typing import Any
 
-from ..core.checks import Rule, is_flag, matching
+from ..core.checks import Rule, is_flag, matching, one_of
 from ..core.errors import known, mapping, refusal, shown
 from .chat import read_chat, refuse_chat
 from .clients import ADDRESS, ALLOWING, ClientNames, integer, known_model, read_clients
-from .objects import Backend, Gateway
+from .objects import ABSENT, Backend, Gateway
 
 # Model names in HAProxy's maps and configuration: no blanks, no quotes.
 MODEL = re.compile(r"[\w./:@+=-]{1,255}", re.ASCII)
@@ -71,7 +71,8 @@ def read_gateway(
     clients = read_clients(names.get("clients"), fleet)
     of_model = {key: _by_model(key, names.get(key), *by, backends, fleet) for key, by in BY_MODEL.items()}
     gateway = Gateway(
-        **{key: _read(key, value) for key, value in given.items() if key not in ALLOWING},
+        **{key: _read(key, value) for key, value in given.items() if key not in (*ALLOWING, "state")},
+        present=given.get("state") != ABSENT,
         clients=clients,
         backends=tuple(replace(one, **_of_model(one, of_model)) for one in backends),
         paths=_paths(names.get("paths")),
@@ -198,6 +199,7 @@ RULES = {
     "virtual_interface": Rule(matching(r"[\w.:@-]{1,15}"), "is not a name of an interface, such as eth0"),
     **{key: integer(*limits) for key, limits in NUMBERS.items()},
     **dict.fromkeys((*ALLOWING, "usage"), Rule(is_flag, "is not true or false")),
+    "state": Rule(one_of("present", ABSENT), "is neither present nor absent"),
 }
 # Keys whose values are mappings of models.
 BY_MODEL = {

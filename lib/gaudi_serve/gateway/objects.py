@@ -9,6 +9,8 @@ from ipaddress import ip_address
 
 # Matches characters that are invalid in names of proxies and servers in HAProxy.
 PLAIN = re.compile(r"[^A-Za-z0-9_.-]")
+# The value of ``fleet_gateway.state`` that removes a gateway.
+ABSENT = "absent"
 
 
 @dataclass(frozen=True)
@@ -154,10 +156,13 @@ class Gateway:
     state: str = "/var/lib/gaudi-serve/gateway/state"
     user: str = "haproxy"
     chat: Chat | None = None
+    present: bool = True
 
     @property
     def ports(self) -> dict[str, int]:
-        """Return the ports at which the gateway listens, by their keys."""
+        """Return the ports at which the gateway listens, by their keys; none if it is to be removed."""
+        if not self.present:
+            return {}
         found = {"port": self.port, "metrics_port": self.metrics_port}
         return {**found, "chat.port": self.chat.port} if self.chat else found
 

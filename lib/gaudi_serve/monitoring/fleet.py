@@ -284,7 +284,7 @@ def _gateway(known: Known) -> tuple[int, bool]:
     # The host's own checks refuse the value.
     except Exception:
         gateway = None
-    return (gateway.metrics_port, gateway.usage) if gateway else (0, False)
+    return (gateway.metrics_port, gateway.usage) if gateway and gateway.present else (0, False)
 
 
 def endpoints(known: Known) -> list[Endpoint]:

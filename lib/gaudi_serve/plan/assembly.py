@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from ..core.errors import Finding, near, shown
-from ..gateway.fleet import gateway_left, is_remote, unreached
+from ..gateway.fleet import gateway_left, is_remote, removes_gateway, unreached
 from ..host.secret import given_secrets
 from ..model.distributed import hosts_of
 from ..stages.container_runtime import engine_stopped
@@ -78,7 +78,7 @@ def assemble(
         *_kept_secrets(name, given_secrets(wanted.secrets), plan["models"], services, gateways),
         *unreached(plan["models"], gateways, name),
         *plan["warnings"],
-        *gateway_left(services, gateways, name),
+        *gateway_left(services, [*gateways, name] if removes_gateway(wanted.gateway) else gateways, name),
         *_left_hosts(name, host, plan["models"]),
     ]
     return Assembled(plan, findings, warnings)

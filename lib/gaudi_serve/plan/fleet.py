@@ -10,7 +10,7 @@ from ..catalog.files import sound_entries
 from ..core.errors import Finding, one_line, plain
 from ..core.table import model_cell, table
 from ..core.words import counted, some_names
-from ..gateway.fleet import fleet_gateways, gateway_left
+from ..gateway.fleet import fleet_gateways, gateway_left, removes_gateway
 from ..inventory.facts import FACTS, INSTEAD, checked_facts, checked_variables, rendered, rendered_of
 from ..inventory.variables import (
     INPUTS,
@@ -152,7 +152,8 @@ def _host_plan(name: str, fleet: Fleet, tasks: Sequence[str]) -> tuple[dict[str,
     if wrong or not unsound <= set(INSTEAD):
         return None, errors
     if idle:
-        kind = "a gateway" if name in gateways else "watches the fleet" if is_monitor(variables) else LEFT_ALONE
+        ours = name in gateways or removes_gateway(known.get("fleet_gateway"))
+        kind = "a gateway" if ours else "watches the fleet" if is_monitor(variables) else LEFT_ALONE
         return _without_models(name, given, told, kind, saved), errors + _refused_by_roles(name, told, errors)
     host, more = _planned(name, {**known, **told}, facts, values, catalog, fleet)
     if not saved:

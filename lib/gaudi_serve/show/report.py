@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ..core.table import model_cell, table
+from ..gateway.fleet import removes_gateway
 from ..gateway.objects import Chat, Gateway
 from ..host.smoke import EVERYWHERE
 from ..model.distributed import answers, hosts_of, left_models
@@ -84,7 +85,7 @@ def gateway_of(host: str, known: Mapping[str, Any]) -> dict[str, Any] | None:
         ``state``; ``url``; ``chat``: URL of the chat page, or empty; ``servers`` and ``up``: counts.
     """
     settings, live = known.get("fleet_gateway"), known.get("gaudi_haproxy")
-    if not live or not isinstance(settings, Mapping):
+    if not live or not isinstance(settings, Mapping) or removes_gateway(settings):
         return None
     scheme, chat = "https" if settings.get("certificate") else "http", settings.get("chat")
     url = f"{scheme}://{_place(host, settings, Gateway.address, Gateway.port)}"

@@ -77,7 +77,7 @@ def _count_at_head(name: str, model: dict[str, Any], hosts: Mapping[str, Any]) -
 def _host(known: Known, name: str) -> dict[str, Any]:
     problem = str(known["status_problem"]) if "status_problem" in known else ""
     if known.get("preflight_left_alone") and not problem:
-        return {"read": True, "problem": "", "drift": {}, "models": [], "notes": [LEFT_ALONE]}
+        return {"read": True, "problem": "", "drift": _left_gateway(known, name), "models": [], "notes": [LEFT_ALONE]}
     serves = "vllm_service_status" in known
     if not serves and (problem or not {"gateway_status", "monitoring_status"} & known.keys()):
         unreached = not {"gaudi_host", "gaudi_haproxy", "gaudi_metrics"} & known.keys() and (
@@ -86,8 +86,7 @@ def _host(known: Known, name: str) -> dict[str, Any]:
         text = "cannot be reached" if unreached else " ".join(problem.split())
         return {"read": False, "problem": text, "drift": {}, "models": [], "notes": []}
     drift = {part: list(known[fact]) for part, fact in PARTS.items() if known.get(fact)}
-    if left := gateway_left(known.get("gaudi_services"), [name] if "gateway_status" in known else [], name):
-        drift["gateway"] = [text.removeprefix(f"{name}: gateway: ") for text in left]
+    drift |= {} if "gateway_status" in known else _left_gateway(known, name)
     plan = known["preflight_plan"] if serves else {"models": []}
     going_on = left_models(plan, known["gaudi_services"].get("units") or {}) if serves else []
     models = [_model(model, known) for model in [*plan["models"], *going_on]]
@@ -99,6 +98,12 @@ def _host(known: Known, name: str) -> dict[str, Any]:
     told = [*stay, *cards, *(note for fact in NOTES for note in known.get(fact) or [])]
     notes = open_notes(told, known.get("fleet_acknowledged"))
     return {"read": True, "problem": "", "drift": drift, "models": models, "notes": notes}
+
+
+def _left_gateway(known: Known, name: str) -> dict[str, list[str]]:
+    """Return the drift of a host whose gateway runs although the inventory has none there."""
+    left = [text.removeprefix(f"{name}: gateway: ") for text in gateway_left(known.get("gaudi_services"), [], name)]
+    return {"gateway": left} if left else {}
 
 
 def _cards(known: Known) -> list[str]:

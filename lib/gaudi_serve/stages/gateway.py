@@ -15,7 +15,7 @@ from ..core.templates import file_of
 from ..core.text_changes import text_changes
 from ..gateway.clients import ClientNames
 from ..gateway.config import gateway_files
-from ..gateway.fleet import Entry, backends_of, entry_of, secret_problem
+from ..gateway.fleet import Entry, backends_of, entry_of, removes_gateway, secret_problem
 from ..gateway.haproxy import ADDRESS_PATH, PLACE, SERVERS, UNIT_PATH
 from ..gateway.inputs import read_gateway
 from ..gateway.objects import Gateway
@@ -25,7 +25,6 @@ from .base import Given, Pending, Stage
 from .reset import new_packages
 
 Known = Mapping[str, Any]
-STATE = str(PurePosixPath(Gateway.state).parent)
 
 
 def gateway_config(
@@ -256,30 +255,48 @@ def gateway_notes(live: Known) -> list[str]:
     return ([f"gateway: does not reach {', '.join(down)}"] if down else []) + less
 
 
+def gateway_removal(live: Known) -> dict[str, list[str]]:
+    """Return the ``units`` and ``paths`` of a gateway to remove; both are empty on a host without any.
+
+    Args:
+        live: ``gaudi_haproxy`` of the host.
+    """
+    units = {UNIT_PATH: live["unit_sha256"], ADDRESS_PATH: live["address"]["unit_sha256"]}
+    there = [path for path, digest in units.items() if digest is not None]
+    # The address first: another gateway takes it over while this one still answers.
+    return {
+        "units": [path.name for path in reversed(there)],
+        "paths": [*live["folders"], *map(str, there)],
+    }
+
+
 def gateway_reset(live: Known, left: Known, packages: Sequence[str]) -> dict[str, Any]:
-    """Return how a gateway is removed.
+    """Return how a gateway is removed with its packages.
 
     Args:
         live: ``gaudi_haproxy`` of the host.
         left: ``gaudi_left`` of the host.
         packages: packages that the role installs.
     """
-    units = {UNIT_PATH: live["unit_sha256"], ADDRESS_PATH: live["address"]["unit_sha256"]}
-    there = [path for path, digest in units.items() if digest is not None]
-    folders = [
-        path
-        for path, above in ((Gateway.folder, "/etc/gaudi-serve"), (STATE, "/var/lib/gaudi-serve"))
-        if PurePosixPath(path).name in (left["own"].get(above) or [])
-    ]
+    found = gateway_removal(live)
     return {
-        # The address first: another gateway takes it over while this one still answers.
-        "units": [path.name for path in reversed(there)],
-        "paths": [*folders, *map(str, there)],
-        "due": bool(there or folders),
-        "did": (["gateway: unit, configuration, keys"] if there or folders else []),
+        **found,
+        "due": bool(found["paths"]),
+        "did": (["gateway: unit, configuration, keys"] if found["paths"] else []),
         "left": [],
         "packages": new_packages(left, "gateway", packages),
     }
+
+
+def _removal(given: Given) -> Pending:
+    """Return the pending removal of a gateway, beginning with what its clients lose."""
+    live = given.known["gaudi_haproxy"]
+    found = gateway_removal(live)
+    models = ", ".join(sorted({entry_of(one).model for one in live["servers"]}))
+    lost = f"remove the gateway: its clients no longer reach {models or 'any model'} through this host"
+    lines = [f"stop {name}" for name in found["units"]] + [f"remove {path}" for path in found["paths"]]
+    lines = [lost, *lines] if lines else []
+    return Pending(changes={"due": bool(lines), "removal": found}, due=lines, left=given.left(lines), drift=lines)
 
 
 UNIT_FILES = {"gateway": "gaudi-gateway.service", "address": "gaudi-gateway-address.service"}
@@ -305,13 +322,16 @@ def _refusal(given: Given, certificate: str) -> list[str]:
 
 def _look(given: Given) -> tuple[str, dict[str, Any]] | None:
     """Return the module that compares the files of the gateway, if its desired state is possible."""
-    certificate = given.known["gateway_settings"].get("certificate") or ""
-    if _refusal(given, ""):
+    settings = given.known["gateway_settings"]
+    certificate = settings.get("certificate") or ""
+    if removes_gateway(settings) or _refusal(given, ""):
         return None
     return "haproxy_config", {**_config(given), "certificate": certificate, "state": "compared"}
 
 
 def _pending(given: Given) -> Pending:
+    if removes_gateway(given.known["gateway_settings"]):
+        return _removal(given)
     live = given.known["gaudi_haproxy"]
     refusal = _refusal(given, str(given.seen.get("certificate") or ""))
     if not given.seen:
@@ -321,7 +341,7 @@ def _pending(given: Given) -> Pending:
     due = gateway_due(live, file_changes(given.seen), units, given.known["gateway_servers"], address)
     return Pending(
         changes={
-            **{"due": bool(due), "address": bool(address), "reboots": list(live.get("reboots", ()))},
+            **{"due": bool(due), "address": bool(address), "reboots": list(live.get("reboots", ())), "removal": {}},
             "install": [name for name in gateway_packages(shared=bool(address)) if name not in live["installed"]],
             "units": [
                 {"path": path, "content": text, "mode": mode_of(path)}

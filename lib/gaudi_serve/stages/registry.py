@@ -85,6 +85,7 @@ def run_stages(
     tags: Sequence[str] = (),
     skipped: Sequence[str] = (),
     gateway: bool = False,
+    removes: bool = False,
     models: Any = True,
     services: Known | None = None,
     source: bool = False,
@@ -98,6 +99,7 @@ def run_stages(
         asked: roles of the stages of the playbook; None for all.
         tags, skipped: ``ansible_run_tags``: names of stages (host, driver, ...), or ``all``; ``ansible_skip_tags``.
         gateway, gateways, monitor, monitors: the host is a gateway, or monitors others; the inventory has such hosts.
+        removes: its inventory removes its gateway.
         models: ``vllm_models`` of the host; None if it is not set.
         services: ``gaudi_services`` of the host; None before it was read.
         source: other hosts get images or weights from it, or measure links with it (task_hosts).
@@ -111,7 +113,7 @@ def run_stages(
     named = models is not None and (bool(asked) or not every)
     serves = bool(models) or named or source or still_serves(services or {})
     watched = monitors and (serves or gateway or monitor)
-    has = {"gateway": gateway, "monitoring": watched or bool((services or {}).get("monitoring"))}
+    has = {"gateway": gateway or removes, "monitoring": watched or bool((services or {}).get("monitoring"))}
     has["offline"] = serves or any(has.values())  # every kind of host fetches something
     part = [role for role in STAGES if has.get(role, serves)]
     left = {role: tag for role, tag in STAGES.items() if not {tag, "all", "tagged"} & set(skipped)}

@@ -26,6 +26,7 @@ from ansible.plugins.connection import ConnectionBase
 sys.path.insert(0, str(Path(__file__).resolve().parents[4] / "lib"))
 from gaudi_serve.bench.tool import NEEDED
 from gaudi_serve.core.run import sha256_text
+from gaudi_serve.gateway.haproxy import FOLDER, UNIT
 from gaudi_serve.host import observe_bios, observe_metrics, observe_mirror, observe_network
 
 DOCUMENTATION = """
@@ -332,6 +333,7 @@ class Host:
                 "servers": [],
                 "states": [],
                 "reboots": {},
+                "folders": [],
                 "ports": {},
             },
             **{"unit": unit, "unit_sha256": None, "distribution": unit},
@@ -579,6 +581,8 @@ class Host:
         gone = [path for path in self.state["files"] if path in given["paths"] or path.startswith(below)]
         for path in gone:
             del self.state["files"][path]
+        if str(FOLDER) in given["paths"]:
+            self.state["haproxy"] = {}
         if str(observe_metrics.FOLDER) in given["paths"]:
             self.state |= {"monitoring": False, "metrics": {"folder": False}}
         return {"changed": bool(gone), "removed": gone}
@@ -621,6 +625,9 @@ class Host:
         """Start a unit, or read the units again."""
         if given.get("daemon_reload"):
             return {}
+        if given["name"] == UNIT and given["state"] == "stopped":
+            self.state["gateway"] = False
+            return {"changed": True}
         if given["name"] == observe_network.UNIT:
             self.state["network"]["enabled"] = given.get("enabled", self.state["network"].get("enabled", False))
             if given.get("state") == "restarted":
