@@ -49,13 +49,19 @@ class Finding:
     def of_model(cls, host: str, spec: Any, key: str, value: Any, allowed: str) -> Finding:
         """Return the finding for one key of a model."""
         model = readable(label(spec)) if isinstance(spec, Mapping) else "?"
-        written = "" if value is None else f" {value}" if value == "(hidden)" else f" {shown(value)}"
+        default = value is None or allowed.startswith(by_default(value))
+        written = "" if default else f" {value}" if value == "(hidden)" else f" {shown(value)}"
         message = f"{host}: model {model}: {readable(key)}{written}: {allowed}"
         return cls(host, key, message, model, plain(value), allowed)
 
     def as_dict(self) -> dict[str, Any]:
         """Return the finding as the dict that filters return."""
         return asdict(self)
+
+
+def by_default(value: Any) -> str:
+    """Return the begin of a sentence about a value that no user has written."""
+    return f"is {shown(value)} by default; "
 
 
 class InputError(ValueError):

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from ..core.errors import Problem
+from ..catalog.keys import OWN_KEYS
+from ..core.errors import Problem, by_default
 from ..model.host import Host
 from ..model.spec import Spec
+from ..model.vllm_options import OPTION_NAMES
 from ..model.weights import WeightsFacts
 
 # A model as its user wrote it, and the problem with one of its keys.
@@ -21,6 +23,18 @@ FOLLOWS_FROM = {
     "max_num_batched_tokens": ("max_model_len", "max_num_seqs", "input_range"),
     "warmup_budget_minutes": ("input_range", "output_range", "max_num_seqs", "max_num_batched_tokens", "max_model_len"),
 }
+
+
+def with_default(problem: Problem, given: Collection[str]) -> Problem:
+    """Return a problem that names its value as a default if nobody has written its key.
+
+    Args:
+        problem: key, value, what is allowed.
+        given: the keys that are written in the inventory or in the catalog.
+    """
+    key, value, allowed = problem
+    written = value is None or key in given or key not in OWN_KEYS | OPTION_NAMES
+    return problem if written else (key, value, by_default(value) + allowed)
 
 
 @dataclass
@@ -49,7 +63,7 @@ class ResolvedModel:
 
     def mistakes(self, problems: Sequence[Problem]) -> list[Mistake]:
         """Return the new problems as mistakes of this model."""
-        return [(self.spec, problem) for problem in self.new(problems)]
+        return [(self.spec, with_default(problem, self.given)) for problem in self.new(problems)]
 
 
 @dataclass(frozen=True)

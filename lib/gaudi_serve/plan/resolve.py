@@ -15,7 +15,7 @@ from ..model.weights import WeightsFacts
 from ..platforms import platform_of
 from ..platforms.base import OF_VLLM
 from .distributed import distributed_problems, same_ports, spread
-from .request import Mistake, ResolvedModel, Site
+from .request import Mistake, ResolvedModel, Site, with_default
 
 # The port for a model that names none.
 FIRST_PORT = 30001
@@ -60,7 +60,7 @@ def _resolved(given: Any, site: Site) -> tuple[ResolvedModel | None, list[Mistak
     version = complete.get("vllm_version") or of_image
     full = complete.but(vllm_version=version)
     apart = distributed_problems(full, site.host, site.release, site.addresses)
-    found += [(full, problem) for problem in apart]
+    found += [(full, with_default(problem, spec)) for problem in apart]
     bad |= {key for key, _, _ in apart}
     full = spread(full, site.addresses)
     weights = tuple(WeightsFacts.of(one, site.host) for one in full.served)
