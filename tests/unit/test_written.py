@@ -17,6 +17,15 @@ HOSTS = """all:
         a:
           vllm_models: [{name: m, port: 030010}, {name: n, port: 30010}]
 """
+# Times that other roles read: YAML makes numbers of them, and the toolkit may have the same ones.
+OWN = """host_tuning_reboot_timeout: "{{ usual }}"
+link_validation_timeout: "{{ usual }}"
+backup: {begin: 1:00, end: 10:00, mac: 52:54:00:12:34:56, address: 1:2:3:4:5:6:7:8}
+ten: 600
+vllm_image_serve_timeout: "{{ ten }}"
+common: &common {start_timeout_s: 15:00}
+vllm_model_defaults: {<<: [*common], image: x}
+"""
 FOUND = "a: vllm_models: model m: port 030010: YAML reads this as octal, 12296; write it without the leading zero"
 
 
@@ -29,6 +38,7 @@ def folder(tmp_path: Path) -> str:
     (tmp_path / "group_vars/all/main.yml").write_text("accelerator_cards: 010\nvllm_service_smoke_timeout: 64\n")
     (tmp_path / "host_vars/z.yml").write_text("vllm_models: [{name: z, port: 80:00, text: '80:00'}]\nusual: 2:30:45\n")
     (tmp_path / "group_vars/all/vault.yml").write_text("$ANSIBLE_VAULT;1.1;AES256\n3161\n")
+    (tmp_path / "group_vars/all/own.yml").write_text(OWN)
     (tmp_path / "host_vars/a.yml").write_text("broken: [\n")
     return str(tmp_path)
 
@@ -47,6 +57,13 @@ def folder(tmp_path: Path) -> str:
                 "a: vllm_models: model z: port 80:00: YAML reads this in base 60, 4800; write it without colons, or "
                 "quote it"
             ],
+        ),
+        # A role's default, and a template of another number.
+        ({"model_weights_progress": 60, "vllm_image_serve_timeout": 600}, []),
+        ({"vllm_models": [{"name": "from a catalog", "max_num_seqs": 60}]}, []),
+        (
+            {"vllm_model_defaults": {"start_timeout_s": 900}},
+            ["a: vllm_model_defaults: start_timeout_s 15:00: YAML reads this in base 60, 900"],
         ),
         ({"link_validation_timeout": 9045}, ["a: link_validation_timeout 2:30:45: YAML reads this in base 60, 9045"]),
         # The same number, written as it is.

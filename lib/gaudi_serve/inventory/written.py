@@ -20,10 +20,11 @@ class Notation(NamedTuple):
 
 
 NOTATIONS = (
-    Notation(re.compile(r"-?0[0-7_]+"), "as octal", "write it without the leading zero"),
+    Notation(re.compile(r"[-+]?0[0-7_]+"), "as octal", "write it without the leading zero"),
     Notation(re.compile(r"[-+]?[1-9][0-9_]*(:[0-5]?[0-9])+"), "in base 60", "write it without colons, or quote it"),
 )
-INTEGER = r"[-+]?[0-9][0-9_]*(:[0-5]?[0-9])*"
+USUAL = re.compile(r"[-+]?[0-9_]{1,20}")
+INTEGER = re.compile(r"[-+]?[0-9][0-9_]*(:[0-5]?[0-9])*")
 MERGE = "tag:yaml.org,2002:merge"
 PLACES = ("*.yml", "*.yaml", "group_vars/**/*", "host_vars/**/*")
 Place = tuple[str | int, ...]  # a variable, and the keys and indices below it
@@ -33,13 +34,22 @@ class Written(NamedTuple):
     """The integers of the files of an inventory.
 
     places: by place the texts that stand there.
-    others: by number the text of a variable in an unusual notation, which a template may use elsewhere.
+    templates: the places of templates.
+    others: by number the text of a variable in an unusual notation, which a template may use elsewhere; without the
+    numbers that also stand somewhere as usual.
     doubled: a sentence for each key that stands twice in a mapping.
     """
 
     places: Mapping[Place, frozenset[str]] = {}
+    templates: frozenset[Place] = frozenset()
     others: Mapping[int, str] = {}
     doubled: tuple[str, ...] = ()
+
+    def texts_of(self, place: Place, number: int) -> frozenset[str]:
+        """Return the texts of a number: those at its place, or the one that a template there may take elsewhere."""
+        filled = any(place[: end + 1] in self.templates for end in range(len(place)))
+        other = {self.others[number]} if filled and number in self.others else ()
+        return self.places.get(place) or frozenset(other)
 
 
 class Misread(NamedTuple):
@@ -63,9 +73,7 @@ def misread(values: Mapping[str, Any], folder: Any) -> Iterator[Misread]:
     """
     written = _of_folder(folder)
     for name, place, number in _integers(values, "", ()):
-        other = written.others.get(number)
-        texts = written.places.get(place) or ({other} if other else ())
-        for text in sorted(texts):
+        for text in sorted(written.texts_of(place, number)):
             notation = _notation(text)
             if notation and _value(text) == number:
                 yield Misread(name, number, text, notation)
@@ -112,21 +120,28 @@ def _value(text: str) -> int:
 def _written(folder: str) -> Written:
     """Return the integers in the files of an inventory's folder. A file that is no YAML, or is encrypted, has none."""
     places: dict[Place, set[str]] = {}
-    others: dict[int, str] = {}
+    templates: set[Place] = set()
     twice: list[str] = []
     for path in sorted({path for pattern in PLACES for path in Path(folder).glob(pattern) if path.is_file()}):
         try:
             node = yaml.compose(path.read_text(encoding="utf-8"), Loader=yaml.SafeLoader)
-        except (OSError, UnicodeDecodeError, yaml.YAMLError):
+            doubles, scalars = list(_twice(node)), list(_scalars(node, ()))
+        # A list can contain itself.
+        except (OSError, UnicodeDecodeError, yaml.YAMLError, RecursionError):
             continue
-        twice += [f"{path}: {text}" for text in _twice(node)]
-        for place, text in _scalars(node, ()):
+        twice += [f"{path}: {text}" for text in doubles]
+        for place, text in scalars:
             # In a file of hosts, variables stand below groups and hosts: each name along the way may be one.
             for start in range(len(place)):
-                places.setdefault(place[start:], set()).add(text)
-            if _notation(text):
-                others[_value(text)] = text
-    return Written({place: frozenset(texts) for place, texts in places.items()}, others, tuple(dict.fromkeys(twice)))
+                if "{{" in text:
+                    templates.add(place[start:])
+                else:
+                    places.setdefault(place[start:], set()).add(text)
+    every = set().union(*places.values())
+    usual = {_value(text) for text in every if USUAL.fullmatch(text) and not _notation(text)}
+    others = {_value(text): text for text in sorted(every) if _notation(text) and _value(text) not in usual}
+    texts = {place: frozenset(found) for place, found in places.items()}
+    return Written(texts, frozenset(templates), others, tuple(dict.fromkeys(twice)))
 
 
 def _twice(node: yaml.Node | None) -> Iterator[str]:
@@ -144,12 +159,16 @@ def _twice(node: yaml.Node | None) -> Iterator[str]:
 
 
 def _scalars(node: yaml.Node | None, place: Place) -> Iterator[tuple[Place, str]]:
-    """Yield the place and the text of each unquoted number below a node."""
+    """Yield the place and the text of each unquoted number and of each template below a node."""
     if isinstance(node, yaml.MappingNode):
         for key, value in node.value:
-            yield from _scalars(value, (*place, str(key.value)))
+            merged = key.tag == MERGE
+            for part in value.value if merged and isinstance(value, yaml.SequenceNode) else (value,):
+                yield from _scalars(part, place if merged else (*place, str(key.value)))
     elif isinstance(node, yaml.SequenceNode):
         for index, value in enumerate(node.value):
             yield from _scalars(value, (*place, index))
-    elif isinstance(node, yaml.ScalarNode) and node.style is None and re.fullmatch(INTEGER, node.value):
+    elif isinstance(node, yaml.ScalarNode) and (
+        "{{" in node.value or (node.style is None and INTEGER.fullmatch(node.value))
+    ):
         yield place, node.value
