@@ -100,6 +100,26 @@ def test_a_key_that_stands_twice_is_refused_and_one_that_overrides_a_merged_one_
     ]
 
 
+def test_only_what_ansible_reads_as_variables_is_checked(tmp_path: Path) -> None:
+    twice = "a: 1\na: 2\n"
+    (tmp_path / "hosts.yml").write_text("all:\n  hosts:\n    a:\n")
+    (tmp_path / "group_vars/all/.old").mkdir(parents=True)
+    for name in ("README.md", "main.yml.orig", "main.yml~", ".main.yml.swp", ".old/main.yml"):
+        (tmp_path / "group_vars/all" / name).write_text(twice)
+    for name in (".gitlab-ci.yml", "docker-compose.yml", "galaxy.yml"):
+        (tmp_path / name).write_text(twice)
+    (tmp_path / "site.yml").write_text("- hosts: all\n  vars: {a: 1, a: 2, port: 80:00}\n")
+    # Keys of two types, and a list that contains itself.
+    (tmp_path / "group_vars/all/main.yml").write_text('names: {80: a, "80": b}\n')
+    (tmp_path / "group_vars/all/odd.yml").write_text("endless: &endless [*endless]\n")
+    assert written_problems({"port": 4800}, "a", str(tmp_path)) == []
+    (tmp_path / "group_vars/all/main").write_text(twice)
+    other = tmp_path.with_name(f"{tmp_path.name}-other")
+    tmp_path.rename(other)
+    (problem,) = written_problems({}, "a", str(other))
+    assert problem.startswith(f"a: {other}/group_vars/all/main: line 2: a stands twice")
+
+
 def test_ansible_leaves_keys_that_stand_twice_to_the_toolkit() -> None:
     # Its own check also refuses a key that overrides a merged one.
     settings = configparser.ConfigParser()

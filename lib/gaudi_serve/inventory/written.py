@@ -26,7 +26,8 @@ NOTATIONS = (
 USUAL = re.compile(r"[-+]?[0-9_]{1,20}")
 INTEGER = re.compile(r"[-+]?[0-9][0-9_]*(:[0-5]?[0-9])*")
 MERGE = "tag:yaml.org,2002:merge"
-PLACES = ("*.yml", "*.yaml", "group_vars/**/*", "host_vars/**/*")
+# Files of hosts, and files of variables with the endings that Ansible reads.
+HOSTS, VARIABLES, ENDINGS = ("*.yml", "*.yaml"), ("group_vars/**/*", "host_vars/**/*"), ("", ".yml", ".yaml", ".json")
 Place = tuple[str | int, ...]  # a variable, and the keys and indices below it
 
 
@@ -122,9 +123,12 @@ def _written(folder: str) -> Written:
     places: dict[Place, set[str]] = {}
     templates: set[Place] = set()
     twice: list[str] = []
-    for path in sorted({path for pattern in PLACES for path in Path(folder).glob(pattern) if path.is_file()}):
+    for path in _files(Path(folder)):
         try:
             node = yaml.compose(path.read_text(encoding="utf-8"), Loader=yaml.SafeLoader)
+            # Playbooks, and files of other programs, can be beside the files of hosts.
+            if path.parent == Path(folder) and not _has_groups(node):
+                continue
             doubles, scalars = list(_twice(node)), list(_scalars(node, ()))
         # A list can contain itself.
         except (OSError, UnicodeDecodeError, yaml.YAMLError, RecursionError):
@@ -144,15 +148,30 @@ def _written(folder: str) -> Written:
     return Written(texts, frozenset(templates), others, tuple(dict.fromkeys(twice)))
 
 
+def _files(folder: Path) -> list[Path]:
+    """Return the files in which an inventory's folder can have variables."""
+    found = {path for pattern in (*HOSTS, *VARIABLES) for path in folder.glob(pattern) if path.suffix in ENDINGS}
+    # Ansible skips hidden files.
+    shown = [path for path in found if not any(part.startswith(".") for part in path.relative_to(folder).parts)]
+    return sorted(path for path in shown if path.is_file())
+
+
+def _has_groups(node: yaml.Node | None) -> bool:
+    """Return whether a file has groups of hosts."""
+    groups = [group for _, group in node.value] if isinstance(node, yaml.MappingNode) else []
+    keys = {key.value for group in groups if isinstance(group, yaml.MappingNode) for key, _ in group.value}
+    return bool(keys & {"hosts", "children", "vars"})
+
+
 def _twice(node: yaml.Node | None) -> Iterator[str]:
     """Yield a sentence for each key that stands twice in a mapping below a node."""
-    lines: dict[str, int] = {}
+    lines: dict[tuple[str, str], int] = {}
     for key, value in node.value if isinstance(node, yaml.MappingNode) else ():
         if isinstance(key, yaml.ScalarNode) and key.tag != MERGE:
-            line = key.start_mark.line + 1
-            if first := lines.get(key.value):
+            line, name = key.start_mark.line + 1, (key.tag, key.value)
+            if first := lines.get(name):
                 yield f"line {line}: {key.value} stands twice, first in line {first}; YAML takes the last one"
-            lines.setdefault(key.value, line)
+            lines.setdefault(name, line)
         yield from _twice(value)
     for value in node.value if isinstance(node, yaml.SequenceNode) else ():
         yield from _twice(value)
