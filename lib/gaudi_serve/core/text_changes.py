@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from difflib import SequenceMatcher
 from itertools import takewhile
@@ -20,8 +21,8 @@ def text_changes(before: str, after: str, left_out: tuple[str, ...] = (), most: 
         left_out: first words of settings that are reported elsewhere.
         most: the most lines; a last one counts the others.
     """
-    lines = [line for one, other in _pairs(_settings(before), _settings(after)) for line in _described(one, other)]
-    lines = [line for line in lines if not line.partition(": ")[2].lstrip("-+ ").startswith(left_out or ("\0",))]
+    old, new = ([line for line in _settings(text) if not line[1].startswith(left_out)] for text in (before, after))
+    lines = [line for one, other in _pairs(old, new) for line in _described(one, other)]
     more = len(lines) - most
     return lines if more <= 0 else [*lines[:most], f"and {more} more"]
 
@@ -41,16 +42,26 @@ def _settings(text: str) -> list[Line]:
 
 def _pairs(before: list[Line], after: list[Line]) -> Iterator[tuple[Line | None, Line | None]]:
     """Yield the lines that differ: those that replace each other together, the others with None."""
+    often = _first_words(before) | _first_words(after)
     for kind, start, end, begin, stop in SequenceMatcher(None, before, after, autojunk=False).get_opcodes():
         if kind == "equal":
             continue
         old, new = before[start:end], after[begin:stop]
         for one in old:
-            other = next((line for line in new if line[0] == one[0] and _key(line[1], one[1])), None)
+            # If several lines of a section begin with a word, such as timeout, the next word also belongs to the key.
+            least = 1 if often[one[0], one[1].split()[0]] < 2 else 2
+            keys = {line: len(_key(line[1], one[1]).split()) for line in new if line[0] == one[0]}
+            other = max(keys, key=lambda line: keys[line], default=None)
+            other = other if other and keys[other] >= least else None
             yield one, other
             new = [line for line in new if line != other]
         for line in new:
             yield None, line
+
+
+def _first_words(lines: list[Line]) -> Counter[Line]:
+    """Return how many lines of a section begin with a word."""
+    return Counter((section, words.split()[0]) for section, words in lines)
 
 
 def _key(one: str, other: str) -> str:
