@@ -351,6 +351,30 @@ def test_a_list_that_holds_itself_twice_ends() -> None:
     assert error["message"].startswith("a: vllm_models: maximum recursion depth exceeded")
 
 
+def test_a_shard_that_is_missing_is_an_error(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text(json.dumps(QWQ), encoding="utf-8")
+    index = {"weight_map": {f"w{number}": f"model-{number}.safetensors" for number in (1, 2, 3)}}
+    (tmp_path / "model.safetensors.index.json").write_text(json.dumps(index), encoding="utf-8")
+
+    def reasons() -> list[str]:
+        found = weights([str(tmp_path)])
+        plan = planned(model(weights=str(tmp_path)), weights=found)
+        return [one["allowed"] for one in plan["errors"] if one["key"] == "weights"]
+
+    # Empty tensors, other types, and metadata without a value are complete files; so are files of another index.
+    tensors = {"__metadata__": None, "w": {"dtype": "F8_E8M0", "shape": [8], "data_offsets": [0, 8]}}
+    tensors["scaled_fp8"] = {"dtype": "F4", "shape": [0], "data_offsets": [8, 8]}
+    header = json.dumps(tensors).encode()
+    complete = struct.pack("<Q", len(header)) + header + bytes(8)
+    (tmp_path / "consolidated.safetensors").write_bytes(complete)
+    assert reasons() == []
+    for number in (1, 2):
+        (tmp_path / f"model-{number}.safetensors").write_bytes(complete)
+    assert reasons() == ["is damaged: model-3.safetensors is missing. Copy these files again"]
+    (tmp_path / "model-3.safetensors").write_bytes(complete)
+    assert reasons() == []
+
+
 def test_a_weight_file_that_is_not_complete_is_an_error(tmp_path: Path) -> None:
     header = json.dumps({"__metadata__": {"a": "b"}, "w": {"dtype": "BF16", "shape": [4], "data_offsets": [0, 8]}})
     whole = struct.pack("<Q", len(header)) + header.encode() + bytes(8)
@@ -372,6 +396,12 @@ def test_a_weight_file_that_is_not_complete_is_an_error(tmp_path: Path) -> None:
         assert f"model-1.safetensors has {size} bytes, and its header needs {needs}" in reasons()[0]
     shard.write_text("version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 9\n", encoding="utf-8")
     assert "model-1.safetensors is a pointer of git-lfs, not the file itself" in reasons()[0]
+    for content, reason in ((b"", "is empty"), (bytes(64), "has 64 bytes, and begins with zeros")):
+        shard.write_bytes(content)
+        assert f"is damaged: model-1.safetensors {reason}. Copy" in reasons()[0]
+    shard.unlink()
+    shard.symlink_to("../../blobs/abc")
+    assert "model-1.safetensors is a link to a file that does not exist" in reasons()[0]
     # The record of a folder that a run has fetched has the sizes of its files, which another stage compares.
     (tmp_path / MANIFEST).write_text("{}", encoding="utf-8")
     assert reasons() == []

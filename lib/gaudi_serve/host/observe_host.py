@@ -124,7 +124,7 @@ def weights_read(paths: list[str]) -> tuple[dict[str, Any], dict[str, str]]:
             continue
         try:
             config = _config(file)
-            size = sum(part.stat().st_size for part in Path(path).glob("*.safetensors"))
+            size = sum(part.stat().st_size for part in Path(path).glob("*.safetensors") if part.exists())
             # A folder that this toolkit has fetched has its record.
             recorded = Path(path, MANIFEST).is_file()
             content = recorded_content(Path(path, MANIFEST))
@@ -147,18 +147,40 @@ def damaged_files(folder: Path) -> list[str]:
     A safetensors file begins with the length of its header (8 bytes, little-endian) and the header: JSON with the
     offsets of each tensor after the header (huggingface/safetensors, README). Its size is known thereby.
     """
-    found = []
-    for path in sorted(folder.glob("*.safetensors")):
+    names, listed = {path.name for path in folder.glob("*.safetensors")}, shards(folder)
+    # The index of other files may be here without its own, such as beside Mistral's consolidated ones.
+    missing = listed - names if listed & names else ()
+    found = dict.fromkeys(missing, "is missing") | {name: _damage(folder / name) for name in names}
+    return [f"{name} {why}" for name, why in sorted(found.items()) if why]
+
+
+def _damage(path: Path) -> str:
+    """Return why a safetensors file cannot be complete; empty for a complete, unreadable or unknown file."""
+    try:
         size = path.stat().st_size
         with path.open("rb") as file:
             begin = file.read(8)
             length = int.from_bytes(begin, "little")
             header = file.read(length) if 2 <= length <= LONGEST_HEADER else b""
-        if begin == LFS_POINTER[:8]:
-            found.append(f"{path.name} is a pointer of git-lfs, not the file itself")
-        elif header and (needs := 8 + length + _tensor_bytes(header)) > size:
-            found.append(f"{path.name} has {size} bytes, and its header needs {needs}")
-    return found
+    except FileNotFoundError:
+        return "is a link to a file that does not exist"
+    except OSError:
+        return ""
+    if not any(begin):
+        return f"has {size} bytes, and begins with zeros" if size else "is empty"
+    if begin == LFS_POINTER[:8]:
+        return "is a pointer of git-lfs, not the file itself"
+    needs = 8 + length + _tensor_bytes(header) if header else 0
+    return f"has {size} bytes, and its header needs {needs}" if needs > size else ""
+
+
+def shards(folder: Path) -> set[str]:
+    """Return the files that an index of shards lists."""
+    try:
+        weight_map = json.loads((folder / INDEX).read_text(encoding="utf-8"))["weight_map"]
+        return {str(name) for name in weight_map.values()}
+    except (OSError, ValueError, RecursionError, LookupError, TypeError, AttributeError):
+        return set()
 
 
 def _tensor_bytes(header: bytes) -> int:
@@ -186,6 +208,7 @@ def recorded_content(manifest: Path) -> str | None:
     return hashlib.sha256(json.dumps(files, sort_keys=True).encode()).hexdigest()[:16]
 
 
+INDEX = "model.safetensors.index.json"
 LONGEST_HEADER = 100_000_000  # bytes, the limit of safetensors itself
 LFS_POINTER = b"version https://git-lfs"
 UNSYNCHRONIZED = 5  # TIME_ERROR of <sys/timex.h>

@@ -11,10 +11,8 @@ from typing import Any
 
 from ..core.run import read_text
 from ..model.config_json import CONFIGS
-from .observe_host import network
+from .observe_host import network, shards
 from .weights_names import MANIFEST, conflict, leftovers
-
-INDEX = "model.safetensors.index.json"
 
 
 def observe(folders: list[str], venv: str) -> dict[str, Any]:
@@ -50,12 +48,6 @@ def free_bytes(path: Path) -> int:
         path = path.parent
     found = os.statvfs(path)
     return found.f_bavail * found.f_frsize
-
-
-def shards(path: Path) -> set[str]:
-    """Return the files that an index of shards lists."""
-    weight_map = (_object(path / INDEX) or {}).get("weight_map")
-    return {str(name) for name in weight_map.values()} if isinstance(weight_map, dict) else set()
 
 
 def tools(venv: str) -> dict[str, Any]:

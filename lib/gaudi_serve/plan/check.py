@@ -189,9 +189,9 @@ def _weights_problems(spec: Spec, host: Host, come: bool) -> list[Problem]:
         remedy = bring if spec.get("source") else "put the model there first"
         why = f": {one_line(str(host.weights_unread[path]))}" if path in host.weights_unread else ""
         return [("weights", path, f"has no readable config.json on this host{why}; {remedy}")]
-    if not found.bytes:
-        return [("weights", path, "has no *.safetensors files on this host; is the download complete?")]
     if found.damaged:
         more = f" and {len(found.damaged) - 3} more" if len(found.damaged) > 3 else ""
         return [("weights", path, f"is damaged: {'; '.join(found.damaged[:3])}{more}. Copy these files again")]
+    if not found.bytes:
+        return [("weights", path, "has no *.safetensors files on this host; is the download complete?")]
     return []
