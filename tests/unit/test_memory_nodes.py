@@ -190,6 +190,51 @@ def test_each_worker_has_its_own_node() -> None:
     assert "memory is not checked: env sets the processors or NUMA nodes of its workers" in bound["warnings"][0]
 
 
+def test_the_order_of_visible_nodes_is_that_of_the_workers() -> None:
+    nodes = host(node(), node(1, memory_mib=4096), node(2))
+    first = planned(model(env={"CPU_VISIBLE_MEMORY_NODES": "2,1, 0"}), on=nodes)["models"][0]["memory"]
+    assert first["nodes"] == [2]
+
+
+@pytest.mark.parametrize(
+    ("keys", "numbers", "message"),
+    [
+        ({"tensor_parallel_size": 2}, [0, 1], ""),
+        (
+            {"tensor_parallel_size": 2},
+            [0],
+            "c: model small: tensor_parallel_size 2: makes 2 workers on this host, and vLLM binds each to its own NUMA "
+            "node, of which it has 1; take at most 1 worker, or set env.VLLM_CPU_OMP_THREADS_BIND to the processors of "
+            "each worker, such as '0-15|16-31'",
+        ),
+        (
+            {"tensor_parallel_size": 2, "env": {"CPU_VISIBLE_MEMORY_NODES": "1"}},
+            [0, 1],
+            "c: model small: tensor_parallel_size 2: makes 2 workers on this host, and vLLM binds each",
+        ),
+        (
+            {"pipeline_parallel_size": 3},
+            [0, 1],
+            "c: model small: pipeline_parallel_size 3: makes 3 workers on this host",
+        ),
+        ({"tensor_parallel_size": 2, "env": {"VLLM_CPU_OMP_THREADS_BIND": "0-7|8-15"}}, [0], ""),
+        ({"tensor_parallel_size": 2, "env": {"VLLM_CPU_OMP_THREADS_BIND": "nobind"}}, [0], ""),
+        ({"tensor_parallel_size": 2, "env": {"VLLM_CPU_SIM_MULTI_NUMA": "1"}}, [0], ""),
+        ({"tensor_parallel_size": 2, "image": "vllm-cpu:0.12.0"}, [0], ""),
+    ],
+)
+def test_each_worker_of_a_copy_needs_a_node(keys: dict[str, Any], numbers: list[int], message: str) -> None:
+    found = errors(model(**keys), on=host(*(node(number, memory_mib=64000) for number in numbers)))
+    assert len(found) == bool(message)
+    assert all(one.startswith(message) for one in found)
+
+
+def test_a_model_that_serves_with_too_few_nodes_is_left_alone() -> None:
+    wanted = model(tensor_parallel_size=2, kv_cache_memory_bytes=2**30)
+    services = live_of(planned(wanted, on=host(node(), node(1))))
+    assert errors(wanted, on=host(services=services)) == []
+
+
 @pytest.mark.parametrize(("release", "size", "fits"), [("0.12.0", 4.0, 1), ("0.13.0", 11.77, 1), ("0.19.1", 11.77, 2)])
 def test_older_releases_have_their_own_default(release: str, size: float, fits: int) -> None:
     found = planned(model(image=f"vllm-cpu:{release}"))["models"][0]

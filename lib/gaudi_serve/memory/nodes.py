@@ -8,6 +8,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from ..core.errors import Problem
+from ..core.words import counted
 from ..model.host import Card, MemoryNode
 from ..model.spec import Spec
 from .vllm import FIXED, Planned, cache_on_node, plan_vllm
@@ -19,6 +21,7 @@ CACHE_PART = 0.25  # The part of what a node has for models that one model's cac
 # A computed cache stays in this range around the one in the launch file: a new kernel changes a node's size a little.
 STEADY = 2**30
 BINDING, VISIBLE = "VLLM_CPU_OMP_THREADS_BIND", "CPU_VISIBLE_MEMORY_NODES"
+SIMULATED = "VLLM_CPU_SIM_MULTI_NUMA"  # With it, several workers share a node.
 
 
 def usable_gib(node: MemoryNode) -> float:
@@ -27,15 +30,39 @@ def usable_gib(node: MemoryNode) -> float:
     return max(0.0, total - node.hugepages / 1024 - min(SYSTEM_GIB, SYSTEM_PART * total))
 
 
+def _visible(spec: Spec, nodes: Sequence[MemoryNode]) -> tuple[MemoryNode, ...]:
+    """Return the nodes for a model's workers in vLLM's order: that of the variable, or all; empty if unknown."""
+    said = str((spec.get("env") or {}).get(VISIBLE) or "")
+    known = {str(node.number): node for node in nodes}
+    return tuple(known[one.strip()] for one in said.split(",") if one.strip() in known) if said else tuple(nodes)
+
+
+def _binding(spec: Spec) -> str:
+    return str((spec.get("env") or {}).get(BINDING) or "auto")
+
+
+def binding_problems(planned: Planned, nodes: Sequence[MemoryNode]) -> list[Problem]:
+    """Return the problem if fewer nodes are visible than a copy has workers: vLLM binds each to its own, or ends."""
+    spec = planned.spec
+    seen, workers = _visible(spec, nodes), spec.tensors * spec.stages // spec.nodes
+    unbound = _binding(spec) != "auto" or SIMULATED in (spec.get("env") or {})
+    if not seen or unbound or workers <= len(seen) or not at_least(planned.release, NODE_SHARE_SINCE):
+        return []
+    allowed = (
+        f"makes {workers} workers on this host, and vLLM binds each to its own NUMA node, of which it has "
+        f"{len(seen)}; take at most {counted(len(seen), 'worker')}, or set env.{BINDING} to the processors of each "
+        "worker, such as '0-15|16-31'"
+    )
+    key = "tensor_parallel_size" if spec.tensors > 1 else "pipeline_parallel_size"
+    return [(key, spec[key], allowed)]
+
+
 def nodes_of(spec: Spec, nodes: Sequence[MemoryNode]) -> tuple[MemoryNode, ...]:
     """Return the node of each of a model's workers on a host; empty if unknown.
 
     vLLM binds the first worker to the first node, and so on. Without binding all use the first node.
     """
-    env = spec.get("env") or {}
-    allowed = str(env.get(VISIBLE) or "").split(",")
-    seen = tuple(node for node in nodes if allowed == [""] or str(node.number) in allowed)
-    binding = str(env.get(BINDING) or "auto")
+    seen, binding = _visible(spec, nodes), _binding(spec)
     if not seen or binding not in ("auto", "nobind"):
         return ()
     return seen[: spec.cards] if binding == "auto" and len(seen) >= spec.cards else (seen[0],) * spec.cards

@@ -18,7 +18,7 @@ from ..core.words import counted
 from ..engines import engine_of
 from ..memory.autocalc import DEVICE_GIB, GIB, MOST_CARDS
 from ..memory.fit import PROFILE_GIB, plan_memory, quantised_at_load
-from ..memory.nodes import default_cache, nodes_of, plan_nodes, steady
+from ..memory.nodes import binding_problems, default_cache, nodes_of, plan_nodes, steady
 from ..memory.shape import memory_names
 from ..memory.vllm import Planned, plan_vllm, release_of, utilization
 from ..memory.vllm_figures import KV_SPACE, SHARE
@@ -99,10 +99,14 @@ def cost_of(
     """
     weighed = [_weighed(one, found, row) for one, found in zip(spec.served, weights, strict=True)]
     cost = _cost(spec, weighed, host, placement, container, _besides(placement, host, left))
-    if cost.memory and platform_of(host.accelerator).memory == OF_NODES and serves(spec, host, placement, container):
-        cost = replace(cost, memory={**cost.memory, "fits": True, "short_by_gib": 0.0})
+    unbound: list[Problem] = []
+    if platform_of(host.accelerator).memory == OF_NODES and host.cpu:
+        if not serves(spec, host, placement, container):
+            unbound = binding_problems(_to_plan(spec, weights[0], {}), host.cpu.nodes)
+        elif cost.memory:
+            cost = replace(cost, memory={**cost.memory, "fits": True, "short_by_gib": 0.0})
     warnings = _cost_warnings(spec, weighed, host, placement, cost)
-    return Costed(cost, _precision(weighed[0]), warnings, _cost_problems(spec, cost))
+    return Costed(cost, _precision(weighed[0]), warnings, unbound or _cost_problems(spec, cost))
 
 
 def serves(spec: Spec, host: Host, placement: Placement, container: Container) -> bool:
