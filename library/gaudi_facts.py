@@ -131,7 +131,6 @@ ansible_facts:
 """
 
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 from typing import Any
 
 from ansible.module_utils.basic import AnsibleModule
@@ -194,7 +193,7 @@ def host_facts(
         "verbs": observe_network.verbs_names(),
         "clock": observe_host.clock(given["controller_time"]),
         "names": observe_host.resolved(given["names"]),
-        "files": {path: Path(path).exists() for path in given["files"]},
+        "files": observe_host.existing(given["files"]),
         "services": {
             name: {
                 **{key: unit[key] for key in keep},

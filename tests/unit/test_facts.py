@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import yaml
 from gaudi_serve.core.errors import shown
-from gaudi_serve.host.observe_host import weights, weights_read
+from gaudi_serve.host.observe_host import existing, weights, weights_read
 from gaudi_serve.host.observe_weights import folder
 from gaudi_serve.host.weights_names import MANIFEST
 from gaudi_serve.inventory.facts import checked_host
@@ -349,6 +349,16 @@ def test_a_list_that_holds_itself_twice_ends() -> None:
     models += [models, models]
     (error,) = vllm_fleet_plan({"a": known(vllm_models=models)}, ["a"], [])["errors"]
     assert error["message"].startswith("a: vllm_models: maximum recursion depth exceeded")
+
+
+def test_a_path_at_which_nobody_can_look_is_no_file(tmp_path: Path) -> None:
+    # The kernel refuses to look, as a share does that lets no root of another host in.
+    refused = f"{tmp_path}/{'long' * 100}"
+    assert existing([str(tmp_path), refused, f"{tmp_path}/x"]) == {
+        str(tmp_path): True,
+        refused: False,
+        f"{tmp_path}/x": False,
+    }
 
 
 def test_a_shard_that_is_missing_is_an_error(tmp_path: Path) -> None:

@@ -108,6 +108,12 @@ def resolved(names: list[str]) -> dict[str, list[str]]:
     return found
 
 
+def existing(paths: list[str]) -> dict[str, bool]:
+    """Return whether each path exists; a path that this user cannot look at does not, as for Docker."""
+    # Path.exists raises if a network share does not let root in.
+    return {path: os.path.exists(path) for path in paths}  # noqa: PTH110
+
+
 def weights(paths: list[str]) -> dict[str, Any]:
     """Return ``{path: {config, bytes} | None}``; None if neither config.json nor Mistral's params.json is readable."""
     return weights_read(paths)[0]
