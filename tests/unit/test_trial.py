@@ -63,7 +63,9 @@ def test_the_paths_that_a_command_names_are_known() -> None:
     command = ["vllm", "serve", "--model", "/data/x", "--chat-template", "/t/./a.jinja", "--seed", "7"]
     command += ["--lora-modules", "sql=/l/sql", '{"name": "b", "path": "/l/b"}', "org=org/name", "--port", "/no"]
     command += ['--speculative-config={"model": "/d", "num_speculative_tokens": 2}', "--chat-template={{ /x }}"]
-    assert paths_read(command) == ["/t/a.jinja", "/l/sql", "/l/b", "/d"]
+    command += ["--tool-parser-plugin", "/t/p.py", "-O", '{"cache_dir": "/new"}', "--lora-modules", "c=/l/c"]
+    command += ["-tp", "/no"]
+    assert paths_read(command) == ["/t/a.jinja", "/l/sql", "/l/b", "/d", "/t/p.py", "/l/c"]
 
 
 def test_a_path_of_a_container_is_found_on_its_host() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import posixpath
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -13,6 +14,8 @@ READ = (
     *("lora_modules", "reasoning_parser_plugin", "speculative_config", "ssl_ca_certs", "ssl_certfile", "ssl_keyfile"),
     *("tokenizer", "tool_parser_plugin"),
 )
+
+SHORT = re.compile("-[A-Za-z]")  # such as -O3 or -tp
 
 
 def paths_of(value: Any) -> Iterator[str]:
@@ -44,6 +47,8 @@ def options_of(words: Sequence[str]) -> Iterator[tuple[str, str]]:
             option = name.replace("-", "_")
             if sign and option in READ:
                 yield option, value
+        elif SHORT.match(word):
+            option = ""
         elif option in READ:
             yield option, word
 
