@@ -121,6 +121,10 @@ def test_nothing_is_mounted_over_the_weights() -> None:
         ("ulimits", ["nofile=-1:5"], "above the hard one"),
         ("ulimits", ["nofile=1", "nofile=2"], "has two ulimits with the limit nofile"),
         ("ulimits", "nofile=1", "must be a list"),
+        ("ulimits", ["nofile=\u0663"], "must be a list"),
+        ("ulimits", ["memlock=18446744073709551615"], "takes at most 9223372036854775807; -1 sets no limit"),
+        ("ulimits", ["memlock=0:18446744073709551615"], "takes at most 9223372036854775807"),
+        ("ulimits", ["memlock=9223372036854775807"], None),
         (
             "mounts",
             [{"source": "/a", "target": "/t"}, {"source": "/b", "target": "/t/"}],

@@ -198,10 +198,11 @@ ULIMITS = (
     *("core", "cpu", "data", "fsize", "locks", "memlock", "msgqueue", "nice", "nofile", "nproc", "rss", "rtprio"),
     *("rttime", "sigpending", "stack"),
 )
+MOST_LIMIT = 2**63 - 1
 
 
 def _ulimits(value: Any) -> str | None:
-    number = r"(-1|\d+)"
+    number = r"(-1|[0-9]{1,20})"
     items = value if isinstance(value, list) else [None]
     for item in items:
         fits = isinstance(item, str) and re.fullmatch(rf"([a-z]+)={number}(?::{number})?", item)
@@ -210,6 +211,8 @@ def _ulimits(value: Any) -> str | None:
         name, soft, hard = fits.groups()
         if name not in ULIMITS:
             return f"has {name}, which is none of Docker's ulimits: {', '.join(ULIMITS)}"
+        if max(int(soft), int(hard or 0)) > MOST_LIMIT:
+            return f"has {item}: Docker takes at most {MOST_LIMIT}; -1 sets no limit"
         if hard not in (None, "-1") and (soft == "-1" or int(soft) > int(hard)):
             return f"has {item}: the soft limit, before the colon, is above the hard one"
     return _doubled([str(item).partition("=")[0] for item in items], "ulimits", "limit")
