@@ -279,7 +279,9 @@ def test_restart_and_logs_of_one_model(host: Any, playbook: Any, started: Any) -
     def newest_is_shown() -> bool:
         # The server may log more before the playbook reads.
         newest = host.run("journalctl --unit vllm-qwq-32b --output cat --lines 1").stdout.strip()
-        return newest and newest in playbook("playbooks/logs.yml", model="qwq-32b", lines=1, since="1 hour ago").text
+        return (
+            bool(newest) and newest in playbook("playbooks/logs.yml", model="qwq-32b", lines=1, since="1 hour ago").text
+        )
 
     assert eventually(newest_is_shown)
 
