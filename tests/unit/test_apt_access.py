@@ -98,7 +98,7 @@ def test_every_repository_is_written_after_its_credentials_and_without_them() ->
             assert access.endswith("_access"), path
             # What was there before may have had them.
             assert task["diff"] is False
-            assert f"{access}.auth" in before["gaudi_files"]["files"] and "'0600'" in before["gaudi_files"]["files"]
+            assert f"{access}.auth" in before["gaudi_files"]["files"]
             assert before["gaudi_files"]["hide"] is True and before["no_log"] is True
             assert before.get("when") == task.get("when")
     assert count == 3

@@ -172,7 +172,7 @@ def test_deepseek_r1_on_two_hosts_is_the_launch_of_the_vendors_scripts() -> None
         ),
         (
             *("cpu", {"tensor_parallel_size": 2, "port": 29510}),
-            "cluster_port: is 29500 by default; needs ports 29500 to 29599, and 29510 is the port of big",
+            "cluster_port 29500 (default): needs ports 29500 to 29599, and 29510 is the port of big",
         ),
         (
             *("cuda", {"tensor_parallel_size": 2, "distributed_executor_backend": "uni"}),
@@ -213,19 +213,19 @@ def test_the_plugin_needs_a_word_and_profiles_of_one_host_report_so() -> None:
     variables = hostvars(entry, platform="gaudi")
     (first, *_) = [one for one in errors(vllm_fleet_plan(variables, HOSTS, [])) if "experimental" in one]
     allowed = "must be true for a model over several hosts in profile plugin"
-    assert first.startswith(f"gaudi01: model big: distributed_experimental: is false by default; {allowed}")
+    assert first.startswith(f"gaudi01: model big: distributed_experimental false (default): {allowed}")
 
 
 def test_ports_between_hosts_belong_to_one_model() -> None:
     two = [{**ENTRY, "tensor_parallel_size": 2}, {**ENTRY, "name": "other", "tensor_parallel_size": 2, "port": 8001}]
     assert (
-        "gaudi01: model other: cluster_port: is 29500 by default; shares its 100 ports with model big; 29600 is free"
+        "gaudi01: model other: cluster_port 29500 (default): shares its 100 ports with model big; 29600 is free"
         in errors(planned(*two))
     )
     busy = {"gaudi02": {"ports": {"29503": "nginx (pid 3)"}}}
     taken = "needs ports 29500 to 29599, and 29503 is taken by nginx (pid 3); end it or choose another cluster_port"
     found = errors(planned({**ENTRY, "tensor_parallel_size": 2}, **busy))
-    assert f"gaudi02: model big: cluster_port: is 29500 by default; {taken}" in found
+    assert f"gaudi02: model big: cluster_port 29500 (default): {taken}" in found
 
 
 @pytest.mark.parametrize(
@@ -609,8 +609,8 @@ def test_hosts_that_a_model_leaves_are_named() -> None:
 def test_every_port_of_the_block_must_be_free_on_every_host(port: int) -> None:
     busy = {"gaudi02": {"ports": {str(port): "nginx (pid 3)", "29599": "nginx (pid 3)"}}}
     found = errors(planned({**ENTRY, "tensor_parallel_size": 2}, **busy))
-    needs = f"is 29500 by default; needs ports 29500 to 29599, and {port} is taken by nginx (pid 3)"
-    text = f"gaudi02: model big: cluster_port: {needs}"
+    needs = f"needs ports 29500 to 29599, and {port} is taken by nginx (pid 3)"
+    text = f"gaudi02: model big: cluster_port 29500 (default): {needs}"
     assert any(one.startswith(text) for one in found), found
     assert any("(and 1 more are)" in one for one in found) is (port != 29599)
     assert errors(planned({**ENTRY, "tensor_parallel_size": 2}, gaudi02={"ports": {"29600": "nginx (pid 3)"}})) == []

@@ -35,6 +35,13 @@ Problem = tuple[str, Any, str]
 
 
 @dataclass(frozen=True)
+class Default:
+    """A value that nobody has written, for messages."""
+
+    value: Any
+
+
+@dataclass(frozen=True)
 class Finding:
     """One mistake that a plan found: its place and its message. It contains no secret."""
 
@@ -49,19 +56,14 @@ class Finding:
     def of_model(cls, host: str, spec: Any, key: str, value: Any, allowed: str) -> Finding:
         """Return the finding for one key of a model."""
         model = readable(label(spec)) if isinstance(spec, Mapping) else "?"
-        default = value is None or allowed.startswith(by_default(value))
-        written = "" if default else f" {value}" if value == "(hidden)" else f" {shown(value)}"
+        value, default = (value.value, " (default)") if isinstance(value, Default) else (value, "")
+        written = "" if value is None else f" {value}" if value == "(hidden)" else f" {shown(value)}{default}"
         message = f"{host}: model {model}: {readable(key)}{written}: {allowed}"
         return cls(host, key, message, model, plain(value), allowed)
 
     def as_dict(self) -> dict[str, Any]:
         """Return the finding as the dict that filters return."""
         return asdict(self)
-
-
-def by_default(value: Any) -> str:
-    """Return the begin of a sentence about a value that no user has written."""
-    return f"is {shown(value)} by default; "
 
 
 class InputError(ValueError):

@@ -325,26 +325,32 @@ def fleet_keys(
         keyed = replace(server, model=server.unit) if units[server.host, server.unit] > 1 else server
         found.setdefault(server.model, {})[server.name] = _key(keyed, hostvars, gateways, secret)
     for model, keys in found.items():
-        # A server without a key, behind the gateway of its own host, ignores the key that it gets.
-        asked = {name: key for name, key in keys.items() if key and not key.startswith(STORED)}
-        if len(set(asked.values())) > 1:
-            if together := _together(model, servers):
-                raise InputError(
-                    f"vllm_secrets: {one_line(model)}: a gateway has one key for all servers of a model, and this one "
-                    f"shares a server on some host: give {together} the same VLLM_API_KEY in vllm_secrets"
-                )
-            first = next(iter(asked))
-            other = next(name for name in asked if asked[name] != asked[first])
-            raise InputError(
-                f"vllm_secrets: {one_line(model)}: VLLM_API_KEY of {first} and of {other} differ; a gateway has one "
-                "for all servers of a model: set the same for all, or none, and the toolkit makes one"
-            )
+        _one_key(model, keys, servers)
     # A key of the inventory comes before one that only a host knows.
     listed = {
         model: sorted(filter(None, keys.values()), key=lambda key: key.startswith(STORED))
         for model, keys in found.items()
     }
     return {model: keys[0] for model, keys in listed.items() if keys}
+
+
+def _one_key(model: str, keys: Known, servers: Sequence[Entry]) -> None:
+    """Refuse different keys for the servers of a model."""
+    # A server without a key, behind the gateway of its own host, ignores the key that it gets.
+    asked = {name: key for name, key in keys.items() if key and not key.startswith(STORED)}
+    if len(set(asked.values())) < 2:
+        return
+    if together := _together(model, servers):
+        raise InputError(
+            f"vllm_secrets: {one_line(model)}: a gateway has one key for all servers of a model, and this one "
+            f"shares a server on some host: give {together} the same VLLM_API_KEY in vllm_secrets"
+        )
+    first = next(iter(asked))
+    other = next(name for name in asked if asked[name] != asked[first])
+    raise InputError(
+        f"vllm_secrets: {one_line(model)}: VLLM_API_KEY of {first} and of {other} differ; a gateway has one "
+        "for all servers of a model: set the same for all, or none, and the toolkit makes one"
+    )
 
 
 def _together(model: str, servers: Sequence[Entry]) -> str:

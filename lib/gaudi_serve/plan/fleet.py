@@ -152,8 +152,7 @@ def _host_plan(name: str, fleet: Fleet, tasks: Sequence[str]) -> tuple[dict[str,
     if wrong or not unsound <= set(INSTEAD):
         return None, errors
     if idle:
-        ours = name in gateways or removes_gateway(known.get("fleet_gateway"))
-        kind = "a gateway" if ours else "watches the fleet" if is_monitor(variables) else LEFT_ALONE
+        kind = _kind(name in gateways or removes_gateway(known.get("fleet_gateway")), is_monitor(variables))
         return _without_models(name, given, told, kind, saved), errors + _refused_by_roles(name, told, errors)
     host, more = _planned(name, {**known, **told}, facts, values, catalog, fleet)
     if not saved:
@@ -165,6 +164,11 @@ def _host_plan(name: str, fleet: Fleet, tasks: Sequence[str]) -> tuple[dict[str,
         # Models may use entries that could not be read.
         more = [one for one in more if one.key != "model" or not isinstance(one.value, str)]
     return host, errors + without_driver_twice(more, told)
+
+
+def _kind(gateway: bool, monitor: bool) -> str:
+    """Return the task of a host without models."""
+    return "a gateway" if gateway else "watches the fleet" if monitor else LEFT_ALONE
 
 
 def _of_inventory(name: str, hostvars: Mapping[str, Known], known: Known, gateways: Sequence[str]) -> Findings:

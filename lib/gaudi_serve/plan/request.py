@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ..catalog.keys import OWN_KEYS
-from ..core.errors import Problem, by_default
+from ..core.errors import Default, Problem
 from ..model.host import Host
 from ..model.spec import Spec
 from ..model.vllm_options import OPTION_NAMES
@@ -15,6 +15,8 @@ from ..model.weights import WeightsFacts
 
 # A model as its user wrote it, and the problem with one of its keys.
 Mistake = tuple[Any, Problem]
+# Keys that the plan reads from elsewhere if they are not written, such as from the image's name.
+FOUND = ("vllm_version",)
 # Keys from which the check of a key follows. If one of them is wrong, the key's own problem is only a consequence.
 SIZES = ("tensor_parallel_size", "module_ids", "dtype", "gpu_memory_utilization", "kv_cache_dtype", "env", "weights")
 FOLLOWS_FROM = {
@@ -33,8 +35,8 @@ def with_default(problem: Problem, given: Collection[str]) -> Problem:
         given: the keys that are written in the inventory or in the catalog.
     """
     key, value, allowed = problem
-    written = value is None or key in given or key not in OWN_KEYS | OPTION_NAMES
-    return problem if written else (key, value, by_default(value) + allowed)
+    written = value is None or key in given or key in FOUND or key not in OWN_KEYS | OPTION_NAMES
+    return problem if written else (key, Default(value), allowed)
 
 
 @dataclass

@@ -151,9 +151,8 @@ def monitoring_changes(live: Known, want: Wanted, certificates: Known) -> dict[s
 
     Returns:
         ``install``, ``certificates`` ([{path, name, group, why}]), ``write`` ([{path, text, mode, group, secret}]),
-        ``absent``, ``gone`` (folders), ``stop``, ``start``, ``restart``, ``read`` (programs that must read their files
-        again), ``reload`` (whether systemd must read its units again), ``due``; ``empty``: folders that may be empty
-        after a removal.
+        ``absent``, ``gone`` (folders), ``stop``, ``start``, ``restart``, ``read`` (programs that read their files
+        again), ``reload`` (systemd reads its units again), ``due``; ``empty``: folders that may be empty afterwards.
     """
     here = live["files"]
     write = _written(here, want)
@@ -164,18 +163,17 @@ def monitoring_changes(live: Known, want: Wanted, certificates: Known) -> dict[s
     units = live["units"]
     restart = [name for name in want.units if units[name]["active"] and _restarts(name, units[name], here, paths)]
     start = [name for name in want.units if not (units[name]["active"] and units[name]["enabled"])]
-    stop = [name for name, unit in units.items() if unit["there"] and name not in want.units]
     found = {
         "install": [name for name in want.packages if name not in live["installed"]],
         "certificates": [
-            {"path": path, "name": name, "group": GROUPS[path], "why": certificates[path]}
-            for path, name in want.certificates.items()
-            if path in certificates
+            {"path": path, "name": want.certificates[path], "group": GROUPS[path], "why": why}
+            for path, why in certificates.items()
+            if path in want.certificates
         ],
         "write": write,
         "absent": absent,
         "gone": _gone(live, want),
-        "stop": stop,
+        "stop": [name for name, unit in units.items() if unit["there"] and name not in want.units],
         "start": start,
         "restart": [name for name in restart if name not in start],
         "read": _to_read(live, want, {*paths, *absent}),

@@ -98,8 +98,8 @@ def run_stages(
     Args:
         asked: roles of the stages of the playbook; None for all.
         tags, skipped: ``ansible_run_tags``: names of stages (host, driver, ...), or ``all``; ``ansible_skip_tags``.
-        gateway, gateways, monitor, monitors: the host is a gateway, or monitors others; the inventory has such hosts.
-        removes: its inventory removes its gateway.
+        gateway, removes, monitor: the host is a gateway, its gateway is removed, it monitors others.
+        gateways, monitors: the inventory has such hosts.
         models: ``vllm_models`` of the host; None if it is not set.
         services: ``gaudi_services`` of the host; None before it was read.
         source: other hosts get images or weights from it, or measure links with it (task_hosts).
@@ -112,16 +112,21 @@ def run_stages(
     every = bool((wanted := {*tags} - {"always"} or {"all"}) & {"all", "tagged"})
     named = models is not None and (bool(asked) or not every)
     serves = bool(models) or named or source or still_serves(services or {})
-    watched = monitors and (serves or gateway or monitor)
-    has = {"gateway": gateway or removes, "monitoring": watched or bool((services or {}).get("monitoring"))}
-    has["offline"] = serves or any(has.values())  # every kind of host fetches something
+    watched = (monitors and (serves or gateway or monitor)) or bool((services or {}).get("monitoring"))
+    # Every kind of host fetches something.
+    has = {"gateway": gateway or removes, "monitoring": watched, "offline": serves or gateway or removes or watched}
     part = [role for role in STAGES if has.get(role, serves)]
-    left = {role: tag for role, tag in STAGES.items() if not {tag, "all", "tagged"} & set(skipped)}
-    found = [role for role, tag in left.items() if (asked is None or role in asked) and (every or tag in wanted)]
-    mine = [role for role in found if role in part]
+    found = [role for role in _unskipped(skipped, asked) if every or STAGES[role] in wanted]
     looks = {role for role, there in (("gateway", gateways), ("monitoring", monitors)) if there} & set(found)
+    mine = [role for role in found if role in part]
     mine += [BEHIND] if models and looks and not set(found) & set(PLANNED) else []
     return mine or ([NONE] if found or not serves else []) if part else [ALONE]
+
+
+def _unskipped(skipped: Sequence[str], asked: Sequence[str] | None) -> list[str]:
+    """Return the roles of the stages of a playbook without tags that a run skips."""
+    left = [role for role, tag in STAGES.items() if not {tag, "all", "tagged"} & set(skipped)]
+    return [role for role in left if asked is None or role in asked]
 
 
 def still_serves(services: Known) -> bool:
