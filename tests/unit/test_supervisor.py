@@ -323,9 +323,11 @@ def served(place: str, answer: type[BaseHTTPRequestHandler]) -> Iterator[None]:
     with UnixServer(place, answer) as server:
         thread = threading.Thread(target=server.serve_forever, args=(0.05,))
         thread.start()
-        yield
-        server.shutdown()
-        thread.join()
+        try:
+            yield
+        finally:
+            server.shutdown()
+            thread.join()
 
 
 def test_a_renamed_container_gets_its_name_back(
@@ -360,6 +362,20 @@ def test_a_renamed_container_gets_its_name_back(
         del names["a"]
         assert one.inspect() == {}
         assert names == {"t": "vllm-qwq.trial"}
+
+
+def test_a_docker_that_cannot_list_its_containers_renames_none(
+    supervisor: ModuleType, one: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(supervisor, "DOCKER", str(tmp_path / "d"))
+
+    class Answer(SocketAnswer):
+        def do_GET(self) -> None:
+            status = 500 if self.path.startswith("/containers/json?") else 404
+            self.answer(status, {"message": "error while checking the status of containers"})
+
+    with served(str(tmp_path / "d"), Answer):
+        assert one.inspect() == {}
 
 
 class TrialDocker:
