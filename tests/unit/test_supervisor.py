@@ -400,6 +400,12 @@ class TrialDocker:
         ({"create": (1, "", "invalid ulimit type: foo")}, "Docker refuses the container: invalid ulimit type: foo"),
         ({"start": (1, "", "not a directory")}, "Docker refuses the container: not a directory"),
         ({"start": (0, "/a.jinja\n", "")}, "the container lacks /a.jinja: no mount provides it, nor does the image"),
+        # As a link does that leads out of a mounted folder, or a folder of another user with mode 0700.
+        (
+            {"start": (0, "/data/QwQ-32B/a.jinja\n", "")},
+            "the container lacks /data/QwQ-32B/a.jinja: its mount has no such file, a link that leaves the mount, or "
+            "a folder that root may not enter",
+        ),
         ({"start": (1, "", 'exec: "sh": executable file not found in $PATH')}, ""),
     ],
 )
