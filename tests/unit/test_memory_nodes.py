@@ -167,6 +167,11 @@ def test_what_cannot_start_is_refused_with_what_is_available(keys: dict[str, Any
     assert errors(model(**keys), on=host(node(**pages))) == [message]
 
 
+def test_a_cache_that_is_too_large_is_reported_beside_other_mistakes() -> None:
+    found = errors(model(env={"VLLM_CPU_KVCACHE_SPACE": "4000"}, ulimits=["x=1"]))
+    assert [one.split()[3].rstrip(":") for one in found] == ["ulimits", "env.VLLM_CPU_KVCACHE_SPACE"]
+
+
 def test_models_of_one_host_add_up() -> None:
     half = {"gpu_memory_utilization": 0.5}
     (message,) = errors(model(**half), model(name="other", port=8001, **half))

@@ -55,13 +55,13 @@ class ResolvedModel:
     def new(self, problems: Sequence[Problem]) -> list[Problem]:
         """Record problems, and return those that are not only consequences of invalid keys."""
         known = set(self.bad)
-        found = [
-            item
-            for item in problems
-            if not known or (item[0] in self.given and not known & {item[0], *FOLLOWS_FROM.get(item[0], ())})
-        ]
+        found = [item for item in problems if not known or self._is_own(item[0].partition(".")[0], known)]
         self.bad.update(key for key, _, _ in found)
         return found
+
+    def _is_own(self, key: str, known: set[str]) -> bool:
+        """Return whether a problem with a key that the user set does not follow from the known ones."""
+        return key in self.given and not known & {key, *FOLLOWS_FROM.get(key, ())}
 
     def mistakes(self, problems: Sequence[Problem]) -> list[Mistake]:
         """Return the new problems as mistakes of this model."""
