@@ -98,28 +98,26 @@ def run_stages(
     Args:
         asked: roles of the stages of the playbook; None for all.
         tags, skipped: ``ansible_run_tags``: names of stages (host, driver, ...), or ``all``; ``ansible_skip_tags``.
-        gateway, removes, monitor: the host is a gateway, its gateway is removed, it monitors others.
-        gateways, monitors: the inventory has such hosts.
+        gateway, removes, monitor: the host is a gateway, loses it, monitors others. gateways, monitors: any host does.
         models: ``vllm_models`` of the host; None if it is not set.
         services: ``gaudi_services`` of the host; None before it was read.
         source: other hosts get images or weights from it, or measure links with it (task_hosts).
 
     Returns:
-        Roles; ``[]`` if the playbook has no stages, ``["none"]`` if none of them applies to the host, and
-        ``["left_alone"]`` if no stage at all applies to it; a host with an empty list of models counts only if the
-        playbook or a tag names stages. ``"behind_gateway"`` is included if a run only reads the host's models.
+        Roles; ``[]`` if the playbook has no stages, ``["none"]`` if none applies to the host, ``["left_alone"]`` if no
+        stage at all does; a host with an empty list of models counts only if the playbook or a tag names stages.
+        ``"behind_gateway"`` is included if a run only reads the host's models.
     """
     every = bool((wanted := {*tags} - {"always"} or {"all"}) & {"all", "tagged"})
     named = models is not None and (bool(asked) or not every)
-    serves = bool(models) or named or source or still_serves(services or {})
+    serves = bool(models or named or source) or still_serves(services or {})
     watched = (monitors and (serves or gateway or monitor)) or bool((services or {}).get("monitoring"))
-    # Every kind of host fetches something.
     has = {"gateway": gateway or removes, "monitoring": watched, "offline": serves or gateway or removes or watched}
     part = [role for role in STAGES if has.get(role, serves)]
     found = [role for role in _unskipped(skipped, asked) if every or STAGES[role] in wanted]
     looks = {role for role, there in (("gateway", gateways), ("monitoring", monitors)) if there} & set(found)
-    mine = [role for role in found if role in part]
-    mine += [BEHIND] if models and looks and not set(found) & set(PLANNED) else []
+    reads = [BEHIND] if models and looks and not set(found) & set(PLANNED) else []
+    mine = [role for role in found if role in part] + reads
     return mine or ([NONE] if found or not serves else []) if part else [ALONE]
 
 
