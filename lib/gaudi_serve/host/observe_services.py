@@ -31,7 +31,10 @@ LAUNCH = (
     *("read_only", "start_timeout_s", "hang_timeout_s"),
 )
 # What docker update changes in a container that runs.
-LIMITS = ("Memory", "MemoryReservation", "NanoCpus", "CpuQuota", "CpuShares", "CpusetCpus", "CpusetMems", "PidsLimit")
+LIMITS = (
+    *("Memory", "MemoryReservation", "MemorySwap", "NanoCpus", "CpuPeriod", "CpuQuota", "CpuShares"),
+    *("CpusetCpus", "CpusetMems", "PidsLimit", "BlkioWeight"),
+)
 PROPERTIES = "Id,LoadState,ActiveState,SubState,UnitFileState,StatusText,NRestarts,Job,NeedDaemonReload,MainPID"
 
 

@@ -13,7 +13,7 @@ from typing import Any
 
 from ..model.paths import paths_read
 
-LIMIT_S = 300
+LIMIT_S = 600
 
 
 def refused(
