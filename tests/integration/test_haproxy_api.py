@@ -366,7 +366,8 @@ def test_streams_that_clients_leave_are_counted(front: Front, vllms: list[Vllm])
     before, one, leave = {kind: totals(front, kind) for kind in KINDS}, vllms[2], 12
     body = json.dumps({"model": "small", "stream": True}).encode()
     head = f"POST {CHAT} HTTP/1.1\nHost: x\nAuthorization: Bearer {KEYS['alice']}\nContent-Length: {len(body)}\n\n"
-    one.seconds, one.counts = 0.8, True
+    # Long enough that no stream is over before its client, on a busy machine, leaves it.
+    one.seconds, one.counts = 2, True
     one.generated.clear()
     try:
         for place in range(0, leave, 4):

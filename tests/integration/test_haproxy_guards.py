@@ -462,7 +462,7 @@ def test_an_answer_that_began_before_an_ejection_does_not_end_it(tmp_path: Path,
         ]
         for thread in threads:
             thread.start()
-        gateway.wait(lambda: one.working >= 1 and other.working >= 1)
+        gateway.wait(lambda: one.working >= 1 and one.working + other.working == len(threads))
         one.seconds = other.seconds = 0
         one.fails = True
         gateway.wait(

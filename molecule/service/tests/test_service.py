@@ -222,7 +222,7 @@ def test_what_docker_refuses_leaves_the_old_server_serving(host: Any, playbook: 
     before = started("qwq-32b")
     missing = playbook("playbooks/models.yml", vllm_models=models(mounts=[{"source": "/srv/gone", "target": "/t"}]))
     assert missing.status != 0
-    assert "model qwq-32b: mounts: '/srv/gone' does not exist on this host" in missing.flat
+    assert "model qwq-32b: mounts '/srv/gone': does not exist on this host" in missing.flat
     # Only Docker knows that a folder cannot be mounted on a file of the image.
     host.check_output("mkdir -p /srv/here")
     for mounts, more, why in (
