@@ -352,7 +352,7 @@ def test_the_page_of_usage_has_what_monitoring_reads(front: Front) -> None:
 
 def test_a_request_that_no_server_began_is_not_counted(front: Front) -> None:
     before = totals(front, "requests")
-    front.runtime.ask("set server small/h0.small state maint")
+    front.runtime.ask("set server small/h0.small state drain")
     try:
         assert front.ask(CHAT, {"model": "small"})[0] == 503
     finally:
