@@ -462,6 +462,14 @@ def test_cards_are_resolved_from_the_modules(
         one.cards()
 
 
+def test_a_mount_takes_the_place_of_a_folder_for_scratch(one: Any) -> None:
+    assert "/tmp:exec,mode=1777" in one.options([0])
+    one.launch["mounts"] = [*one.launch["mounts"], {"source": "/srv/tmp", "target": "/tmp/", "read_only": False}]
+    options = one.options([0])
+    assert "/tmp:exec,mode=1777" not in options and "/srv/tmp:/tmp/:rw" in options
+    assert "/run:exec,mode=1777" in options
+
+
 def test_root_that_may_be_written_to(one: Any) -> None:
     one.launch["read_only"] = False
     assert not {"--read-only", "--tmpfs"} & set(one.options([0]))
