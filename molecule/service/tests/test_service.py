@@ -227,7 +227,7 @@ def test_what_docker_refuses_leaves_the_old_server_serving(host: Any, playbook: 
     host.check_output("mkdir -p /srv/here")
     for mounts, more, why in (
         ([{"source": "/srv/here", "target": "/etc/passwd"}], {}, "not a directory"),
-        ([], {"extra_args": ["--chat-template", "/t/gone.jinja"]}, "the container lacks /t/gone.jinja"),
+        ([], {"chat_template": "/t/gone.jinja"}, "the container lacks /t/gone.jinja"),
     ):
         run = playbook("playbooks/models.yml", vllm_models=models(mounts=mounts, **more))
         assert run.status != 0
