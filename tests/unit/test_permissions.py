@@ -233,3 +233,14 @@ def test_the_page_of_files_has_every_path_with_the_mode_of_the_table() -> None:
         path = rule.pattern.replace("*", "example")
         assert any(fnmatch(path, one) for one in listed), path
     assert mode_of("/etc/gaudi-serve/m.secret") == "0600"
+
+
+def test_the_first_file_in_a_shared_folder_sets_its_mode(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    shared, other = tmp_path / "gaudi-serve", tmp_path / "other"
+    for folder in (shared, other):
+        folder.mkdir(mode=0o755)
+    rules = {str(shared): permissions.SHARED[0]}
+    monkeypatch.setattr(permissions, "rule_of", lambda path, folder: folder and rules.get(path))
+    for folder in (shared, other):
+        permissions.make_folder(folder)
+    assert [folder.stat().st_mode & 0o777 for folder in (shared, other)] == [0o750, 0o755]

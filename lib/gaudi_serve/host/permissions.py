@@ -186,12 +186,17 @@ def mode_of(path: str) -> str:
 
 
 def make_folder(path: Path) -> None:
-    """Create a folder and its parents with their modes, 0755 for those of others. Existing folders are not changed."""
+    """Create a folder and its parents with their modes, 0755 for those of others. An existing one of others stays.
+
+    Nobody compares a shared folder before a stage has a file in it, so the first writer sets its mode.
+    """
+    rule = rule_of(str(path), folder=True)
     if not path.is_dir():
         make_folder(path.parent)
-        rule = rule_of(str(path), folder=True)
         path.mkdir(exist_ok=True)
         path.chmod(rule.mode if rule else 0o755)
+    elif rule in SHARED and not rule.most and not path.is_symlink():
+        path.chmod(rule.mode)
 
 
 def observe(root: str = "/") -> dict[str, list[str]]:
