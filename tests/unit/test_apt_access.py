@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import yaml
 from gaudi_serve.core.errors import InputError, plain, shown
+from gaudi_serve.host.permissions import mode_of
 from gaudi_serve.inventory.variables import inventory_refusal
 from gaudi_serve.plan.fleet import vllm_fleet_plan
 from gaudi_serve.stages.apt_access import apt_access
@@ -99,9 +100,14 @@ def test_every_repository_is_written_after_its_credentials_and_without_them() ->
             # What was there before may have had them.
             assert task["diff"] is False
             assert f"{access}.auth" in before["gaudi_files"]["files"]
+            # Their mode is in the table of permissions.
+            assert "'mode'" not in before["gaudi_files"]["files"]
             assert before["gaudi_files"]["hide"] is True and before["no_log"] is True
             assert before.get("when") == task.get("when")
     assert count == 3
+    assert {mode_of(f"/etc/apt/auth.conf.d/gaudi-serve-{name}.conf") for name in ("driver", "docker", "habana")} == {
+        "0600"
+    }
 
 
 def test_a_reset_takes_the_credentials_back() -> None:

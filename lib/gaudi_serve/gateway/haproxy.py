@@ -21,7 +21,7 @@ from typing import Any
 from ..core.atomic_write import sync_folder, write_whole
 from ..core.errors import InputError, near, refusal
 from ..core.hide import hidden
-from ..core.run import read_text, run, sha256_file
+from ..core.run import json_list, read_text, run, sha256_file
 from ..host.dpkg import packages
 from ..host.observe_host import network, ports
 from ..host.permissions import make_folder
@@ -92,7 +92,7 @@ def observe() -> dict[str, Any]:
         "distribution": _unit("haproxy.service"),
         "folder": folder,
         "running": (found := running()),
-        "servers": _servers(FOLDER / folder / SERVERS) if folder else [],
+        "servers": json_list(FOLDER / folder / SERVERS) if folder else [],
         "states": states(runtime().servers()) if found else [],
         "reboots": reboots(),
         "folders": [str(path) for path in (FOLDER, Path(Gateway.state).parent) if path.is_dir()],
@@ -104,7 +104,7 @@ def states(servers: Sequence[State]) -> list[dict[str, Any]]:
     """Return the states of servers; ``refused`` is the HTTP status of one that refuses the gateway's key, else 0."""
     text = read_text(FOLDER / LINK / KEYS) or ""
     keys = dict(line.split(" ", 1) for line in text.splitlines() if " " in line)
-    refused = refusals(servers, [entry_of(one) for one in _servers(FOLDER / LINK / SERVERS)], keys)
+    refused = refusals(servers, [entry_of(one) for one in json_list(FOLDER / LINK / SERVERS)], keys)
     return [
         {**asdict(one), "up": one.up and one.name not in refused, "refused": refused.get(one.name, 0)}
         for one in servers
@@ -130,14 +130,6 @@ def _unit(name: str) -> dict[str, Any]:
         "enabled": found.get("UnitFileState") == "enabled",
         "need_reload": found.get("NeedDaemonReload") == "yes",
     }
-
-
-def _servers(path: Path) -> list[dict[str, Any]]:
-    try:
-        found = json.loads(read_text(path) or "[]")
-    except ValueError:
-        return []
-    return found if isinstance(found, list) else []
 
 
 def certificate_problem(path: str) -> str:
@@ -294,7 +286,7 @@ def withdraw_rights(master: Runtime, folder: Path) -> None:
 
 def save() -> None:
     """Save which servers are drained, for the next start of HAProxy."""
-    entries = [entry_of(one) for one in _servers(FOLDER / LINK / SERVERS)]
+    entries = [entry_of(one) for one in json_list(FOLDER / LINK / SERVERS)]
     with _answering():
         runtime().save(Path(Gateway.state), {one.name: (one.address, one.port) for one in entries})
 
@@ -404,7 +396,7 @@ def refuse_unknown_host(host: str) -> None:
     Raises:
         InputError: with the hosts that have servers.
     """
-    hosts = sorted({one["host"] for one in _servers(FOLDER / LINK / SERVERS)})
+    hosts = sorted({one["host"] for one in json_list(FOLDER / LINK / SERVERS)})
     if host not in hosts:
         hint = near(host, hosts, 1) or f"; there are {', '.join(hosts) or 'none'}"
         raise refusal("", "host", host, f"has no server at this gateway{hint}")
@@ -445,7 +437,7 @@ def _requests(names: Collection[str]) -> dict[str, int]:
 
 
 def _servers_of(host: str) -> list[State]:
-    names = {entry_of(one).name for one in _servers(FOLDER / LINK / SERVERS) if one["host"] == host}
+    names = {entry_of(one).name for one in json_list(FOLDER / LINK / SERVERS) if one["host"] == host}
     return [one for one in runtime().servers() if one.name in names]
 
 

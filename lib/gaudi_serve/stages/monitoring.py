@@ -40,22 +40,8 @@ GROUPS = {str(HOST): "root", str(CLIENT): "prometheus"}
 
 
 UNCHANGED: Known = {
-    **{
-        key: []
-        for key in (
-            "install",
-            "certificates",
-            "write",
-            "absent",
-            "stop",
-            "start",
-            "restart",
-            "read",
-            "files",
-            "gone",
-            "empty",
-        )
-    },
+    **{key: [] for key in ("install", "certificates", "write", "absent", "gone", "empty", "stop", "start", "restart")},
+    **{key: [] for key in ("read", "files")},
     **{"reload": False, "due": False, "listens": {}, "summary": []},
 }
 
