@@ -53,3 +53,8 @@ def test_a_change_is_shown_with_its_own_key(old: str, new: str, lines: list[str]
 def test_no_more_lines_than_a_message_holds() -> None:
     many = "".join(f"    option {number}\n" for number in range(12))
     assert text_changes(BEFORE, f"{BEFORE}{many}")[-1] == "and 4 more"
+
+
+def test_settings_without_a_common_word_do_not_replace_each_other() -> None:
+    before, after = "backend b\n    balance leastconn\n", "backend b\n    maxconn 5\n"
+    assert text_changes(before, after) == ["backend b: - balance leastconn", "backend b: + maxconn 5"]
