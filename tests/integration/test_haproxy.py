@@ -79,7 +79,7 @@ def test_a_server_that_refuses_the_gateways_key_is_not_up(
         for number, one in enumerate(vllms)
     ]
     up = [State("small", f"g{number}.m", up=True, drained=False, maintained=False, weight=100) for number in range(3)]
-    monkeypatch.setattr(haproxy, "_servers", lambda path: listed)
+    monkeypatch.setattr(haproxy, "json_list", lambda path: listed)
     monkeypatch.setattr(haproxy, "read_text", lambda path: "small server-key\nother none\n")
     vllms[1].requires, vllms[2].requires = "Bearer server-key", "Bearer another"
     found = {one["name"]: (one["up"], one["refused"]) for one in haproxy.states(up)}
@@ -200,7 +200,7 @@ def test_what_is_drained_for_a_reboot_is_given_back_and_asked_when_it_answers(
     large = front.gateway.backends[0]
     entries = [{**vars(one), "host": f"h{number}"} for number, one in enumerate(large.servers)]
     monkeypatch.setattr(haproxy, "runtime", lambda: front.runtime)
-    monkeypatch.setattr(haproxy, "_servers", lambda _: entries)
+    monkeypatch.setattr(haproxy, "json_list", lambda _: entries)
     monkeypatch.setattr(haproxy, "entry_of", lambda one: SimpleNamespace(**one))
     monkeypatch.setattr(haproxy, "REBOOTS", tmp_path / "reboots.json")
     monkeypatch.setattr(Gateway, "state", f"{tmp_path}/state")
