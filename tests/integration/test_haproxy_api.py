@@ -342,7 +342,7 @@ def totals(front: Front, kind: str, model: str = "small") -> int:
     return int(found[1]) if found else 0
 
 
-KINDS = ("requests", "requests_without_usage", "input_tokens", "output_tokens")
+KINDS = ("requests", "requests_without_usage", "input_tokens", "output_tokens", "output_events")
 
 
 def test_the_page_of_usage_has_what_monitoring_reads(front: Front) -> None:
@@ -396,6 +396,55 @@ def test_streams_that_clients_leave_are_counted(front: Front, vllms: list[Vllm])
     )
 
 
+@pytest.mark.parametrize(
+    ("head", "status"),
+    [("bad header", 400), ("Transfer-Encoding: chunked, chunked", 400), ("Transfer-Encoding: gzip, chunked", 422)],
+)
+def test_what_is_not_http_is_answered_by_haproxys_own_page(front: Front, head: str, status: int) -> None:
+    with front.send(f"POST {CHAT} HTTP/1.1\nHost: x\n{head}\n\n", b"") as connection:
+        text = connection.recv(65536).decode()
+    assert text.startswith(f"HTTP/1.1 {status} ") and "Content-Type: text/html" in text
+
+
+STREAMS = {
+    # path, first event, each event with text
+    "chat": (
+        CHAT,
+        {"choices": [{"delta": {"role": "assistant", "content": ""}}]},
+        {"choices": [{"delta": {"content": "x"}}]},
+    ),
+    "completions": ("/v1/completions", None, {"choices": [{"text": "x"}]}),
+    "messages": (
+        "/v1/messages",
+        {"type": "message_start", "message": {"role": "assistant", "usage": {"input_tokens": 5, "output_tokens": 0}}},
+        {"type": "content_block_delta", "delta": {"type": "text_delta", "text": 'say \\n"delta":'}},
+    ),
+    "responses": (
+        "/v1/responses",
+        {"type": "response.created", "response": {"id": "resp_1", "text": {"format": {"type": "text"}}}},
+        {"type": "response.output_text.delta", "delta": "x"},
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", STREAMS)
+def test_events_of_streams_without_token_counts_are_counted(front: Front, vllms: list[Vllm], kind: str) -> None:
+    before = {kind: totals(front, kind) for kind in KINDS}
+    path, first, event = STREAMS[kind]
+    texts = [json.dumps(one, separators=(",", ":")) for one in [*([first] if first else []), *[event] * 900]]
+    vllms[2].text = "".join(f"data: {text}\n\n" for text in texts).encode()
+    try:
+        front.ask(path, {"model": "small", "input": "x"}, x_request_id=f"events-{kind}")
+    finally:
+        vllms[2].text = b""
+    front.wait(lambda: totals(front, "requests") > before["requests"])
+    input_tokens = 5 if kind == "messages" else 0
+    grown = [totals(front, kind) - before[kind] for kind in KINDS]
+    assert grown == [1, int(not input_tokens), input_tokens, 0, 900]
+    line = next(line for line in front.log.read_text().splitlines() if f"request=events-{kind}" in line)
+    assert " output_events=900 " in line
+
+
 def test_token_counts_that_are_cut_off_are_not_used(front: Front, vllms: list[Vllm]) -> None:
     before = {kind: totals(front, kind) for kind in KINDS}
     vllms[2].text = b'{"usage": {"prompt_tokens": 7, "completion_tokens": 3}}\n{"usage": {"prompt_tokens": 7, "compl'
@@ -404,7 +453,7 @@ def test_token_counts_that_are_cut_off_are_not_used(front: Front, vllms: list[Vl
     finally:
         vllms[2].text = b""
     front.wait(lambda: totals(front, "requests") > before["requests"])
-    assert [totals(front, kind) - before[kind] for kind in KINDS] == [1, 0, 7, 3]
+    assert [totals(front, kind) - before[kind] for kind in KINDS] == [1, 0, 7, 3, 0]
 
 
 @pytest.mark.parametrize("streamed", [True, False])
@@ -420,7 +469,7 @@ def test_cached_tokens_of_messages_are_input(front: Front, vllms: list[Vllm], st
     finally:
         vllms[2].text = b""
     front.wait(lambda: totals(front, "requests") > before["requests"])
-    assert [totals(front, kind) - before[kind] for kind in KINDS] == [1, 0, 28, 4]
+    assert [totals(front, kind) - before[kind] for kind in KINDS] == [1, 0, 28, 4, 0]
 
 
 def test_tokens_are_counted_wherever_an_answer_has_them(front: Front, vllms: list[Vllm]) -> None:

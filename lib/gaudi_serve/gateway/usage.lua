@@ -9,30 +9,47 @@ local KINDS = {
   {"requests_without_usage", "Begun requests without token counts from the server."},
   {"input_tokens", "Tokens of prompts."},
   {"output_tokens", "Generated tokens."},
+  {"output_events", "Events with generated text in streams without their count of generated tokens; each has at least one token."},
 }
+local NONE = "0,0,0,0,0"
 
 for line in io.lines(folder .. "allowed.map") do
   local client, model = line:match("^([^|]*)|(%S*) ")
   if client then lines[#lines + 1] = {client, model} end
 end
 
+-- What the events of streams with generated text have: of chat, messages and responses, and of completions. The first
+-- event of chat has only the role.
+local DELTA, ROLE, TEXT = '"delta":', '"delta":{"role"', '"text":'
+local WORDS = {DELTA, ROLE, TEXT}
 local own = {}
 
-local function count(client, model, input, output)
+local function count(client, model, input, output, events)
   local key = client .. "|" .. model
-  local now = own[key] or {0, 0, 0, 0}
+  local now = own[key] or {0, 0, 0, 0, 0}
   own[key] = now
   now[1] = now[1] + 1
   now[2] = now[2] + (input and 0 or 1)
   now[3] = now[3] + (input or 0)
   now[4] = now[4] + (output or 0)
+  now[5] = now[5] + (events or 0)
   core.set_map(file, core.thread .. "|" .. key, table.concat(now, ","))
 end
 
 local Usage = {id = "usage", flags = filter.FLT_CFG_FL_HTX}
 Usage.__index = Usage
 
-function Usage:new() return setmetatable({rest = "", first = "", usage = ""}, Usage) end
+function Usage:new() return setmetatable({rest = "", first = "", usage = "", events = {}}, Usage) end
+
+-- Return how often a word ends in text after position `old`.
+local function times(text, word, old)
+  local sum, position = 0, math.max(1, old - #word + 2)
+  while true do
+    local _, stop = text:find(word, position, true)
+    if not stop then return sum end
+    sum, position = sum + 1, stop + 1
+  end
+end
 
 function Usage:start_analyze(txn, channel)
   if channel:is_resp() then filter.register_data_filter(self, channel) end
@@ -44,6 +61,10 @@ function Usage:http_payload(_, message)
   local data = message:body()
   if not data then return end
   local text, position, last, before = self.rest .. data, 1, nil, nil
+  if self.stream == nil and data ~= "" then self.stream = data:find("^%a*:") ~= nil end
+  if self.stream then
+    for _, word in ipairs(WORDS) do self.events[word] = (self.events[word] or 0) + times(text, word, #self.rest) end
+  end
   while position do
     local found, stop = text:find(KEY, position, true)
     if found and text:find('^%s*:%s*{', stop + 1) then
@@ -82,7 +103,13 @@ function Usage:end_analyze(txn, channel)
   local usage = self.usage
   local input = prompt(usage) or prompt(self.first)
   local output = number(usage, "completion_tokens") or number(usage, "output_tokens")
-  count(client, model, input, output)
+  local events = 0
+  if self.stream and (output or 0) == 0 then
+    local deltas = self.events[DELTA]
+    events = deltas > 0 and deltas - self.events[ROLE] or self.events[TEXT]
+    txn:set_var("txn.output_events", events)
+  end
+  count(client, model, input, output, events)
   if input then
     txn:set_var("txn.input_tokens", input)
     txn:set_var("txn.output_tokens", output or 0)
@@ -100,7 +127,7 @@ core.register_service("usage", "http", function(applet)
     for _, line in ipairs(lines) do
       local total = 0
       for thread = 1, threads do
-        local found, place = shared:lookup(thread .. "|" .. line[1] .. "|" .. line[2]) or "0,0,0,0", 0
+        local found, place = shared:lookup(thread .. "|" .. line[1] .. "|" .. line[2]) or NONE, 0
         for part in found:gmatch("%d+") do
           place = place + 1
           if place == number then total = total + tonumber(part) end

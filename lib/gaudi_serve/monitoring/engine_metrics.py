@@ -113,7 +113,7 @@ HAPROXY: dict[str, tuple[str, ...]] = {
 # The gateway's own page of tokens, with `usage: true`. `model` is the model's name for clients.
 USAGE: dict[str, tuple[str, ...]] = {
     f"gaudi_gateway_{name}_total": ("client", "model")
-    for name in ("requests", "requests_without_usage", "input_tokens", "output_tokens")
+    for name in ("requests", "requests_without_usage", "input_tokens", "output_tokens", "output_events")
 }
 # Node exporter 1.5.
 DISK = ("device", "fstype", "mountpoint")
