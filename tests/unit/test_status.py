@@ -87,6 +87,14 @@ def test_a_template_with_a_mistake_is_no_host_that_cannot_be_reached() -> None:
     assert fleet_status_lines(fleet_status(hosts, ["a"]))[0] == "a: vllm_models: 'nope' is undefined"
 
 
+def test_a_server_that_generates_nothing_is_not_up_behind_its_gateway() -> None:
+    states = [{"name": f"{host}.qwq", "up": True} for host in "ab"]
+    gateway = {"fleet_gateway": {}, "gaudi_haproxy": {"unit": {"active": True}, "states": states}}
+    hosts = {"a": known(**gateway), "b": known(vllm_service_health={"qwq": "POST on port 30001: no token within 60 s"})}
+    lines = [" ".join(line.split()) for line in fleet_status_lines(fleet_status(hosts, ["a", "b"]))]
+    assert "a (gateway) - active 1 of 2 up http://127.0.0.1:8080/v1" in lines
+
+
 def test_a_gateway_that_the_inventory_has_no_more_is_drift() -> None:
     services = {**known()["gaudi_services"], "gateway": True}
     status = fleet_status({"a": known(gaudi_services=services)}, ["a"])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from ..core.table import model_cell, table
@@ -78,8 +78,13 @@ def endpoint(model: Mapping[str, Any], unit: Mapping[str, Any], address: str) ->
     return f"http://[{where}]:{port}/v1" if ":" in where else f"http://{where}:{port}/v1"
 
 
-def gateway_of(host: str, known: Mapping[str, Any]) -> dict[str, Any] | None:
+def gateway_of(host: str, known: Mapping[str, Any], silent: Collection[str] = ()) -> dict[str, Any] | None:
     """Return the state of a host's gateway; None if the host is no gateway.
+
+    Args:
+        host: the host's name.
+        known: its variables and facts.
+        silent: servers (HOST.MODEL) that generate nothing. HAProxy, which asks only for /health, takes them for up.
 
     Returns:
         ``state``; ``url``; ``chat``: URL of the chat page, or empty; ``servers`` and ``up``: counts.
@@ -94,7 +99,7 @@ def gateway_of(host: str, known: Mapping[str, Any]) -> dict[str, Any] | None:
         "url": f"{url}/v1",
         "chat": f"{scheme}://{_place(host, chat, Chat.address, Chat.port)}/" if isinstance(chat, Mapping) else "",
         "servers": len(live["states"]),
-        "up": sum(one["up"] for one in live["states"]),
+        "up": sum(one["up"] and one["name"] not in silent for one in live["states"]),
     }
 
 

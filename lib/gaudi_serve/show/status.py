@@ -44,13 +44,16 @@ def fleet_status(hostvars: Mapping[str, Known], hosts: Sequence[str]) -> dict[st
     found = {
         name: {
             **_host(hostvars[name], name),
-            **{"gateway": gateway_of(name, hostvars[name]), "monitoring": monitor_of(hostvars[name])},
+            "monitoring": monitor_of(hostvars[name]),
             "cards": card_rows(hostvars[name].get("gaudi_host") or {}),
             "links": link_rows(hostvars[name].get("gaudi_hccl")),
         }
         for name in hosts
     }
+    models = [(name, model) for name, host in found.items() for model in host["models"]]
+    silent = {f"{name}.{model['name']}" for name, model in models if model["answers"] is False}
     for name, host in found.items():
+        host["gateway"] = gateway_of(name, hostvars[name], silent)
         for model in host["models"]:
             _count_at_head(name, model, found)
     return {
