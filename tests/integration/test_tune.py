@@ -29,7 +29,7 @@ from gaudi_serve.tune.trace_file import Columns, read_trace_file
 from helpers.plans import gaudi_host, model
 from helpers.plugins import load
 
-METRICS = (Path(__file__).parent / "golden/vllm_metrics.txt").read_text()
+METRICS = (Path(__file__).parents[1] / "unit/golden/vllm_metrics.txt").read_text()
 PLUGIN = {"launch_profile": "plugin", "max_num_seqs": 16, "max_model_len": 8192}
 LIMITS = {"max_num_seqs": 16, "max_model_len": 8192, "max_num_batched_tokens": 8192, "num_hpu_blocks": 3276}
 AZURE = "TIMESTAMP,ContextTokens,GeneratedTokens\n"

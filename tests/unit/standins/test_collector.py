@@ -27,7 +27,7 @@ from helpers.plans import gaudi_host, model, planned
 from helpers.programs import load_program
 from helpers.standin_host import STANDINS, Host
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 PROGRAM = ROOT / "roles/monitoring/files/gaudi-metrics"
 EMPTY: dict[str, Any] = {"models": []}
 STARTED = "2026-11-27T08:00:00.5Z"
