@@ -87,13 +87,19 @@ def server(folder: Path, environment: tuple[tuple[str, str], ...]) -> Server:
     return Server(folder, dict(environment))
 
 
-def start(argv: Sequence[str], folder: Path, environment: dict[str, str], said: IO[str]) -> Forked:
-    """Start ``ansible-playbook`` with arguments, in a session of its own, which prints into an open file."""
+def start(
+    argv: Sequence[str], folder: Path, environment: dict[str, str], said: IO[str], errors: IO[str] | None = None
+) -> Forked:
+    """Start ``ansible-playbook`` with arguments, in a session of its own.
+
+    It prints into an open file, and its errors into another one if that is given.
+    """
     assert Path(argv[0]).name == "ansible-playbook"
     # What pytest shows of the current test differs with every test.
     kept = {key: value for key, value in environment.items() if key != "PYTEST_CURRENT_TEST"}
     one = server(folder, tuple(sorted(kept.items())))
-    return Forked(one, one.ask(run=list(argv), into=f"/proc/{os.getpid()}/fd/{said.fileno()}"))
+    into = [f"/proc/{os.getpid()}/fd/{file.fileno()}" for file in (said, errors or said)]
+    return Forked(one, one.ask(run=list(argv), into=into))
 
 
 def kill(pid: int) -> list[int]:
@@ -161,13 +167,12 @@ def serve() -> None:
         print(json.dumps(answer), flush=True)
 
 
-def run(program: Any, argv: list[str], into: str) -> None:
+def run(program: Any, argv: list[str], into: list[str]) -> None:
     """Be the run, and end."""
     os.setsid()
     os.dup2(DEVNULL, 0)
-    said = os.open(into, os.O_WRONLY | os.O_APPEND)
-    os.dup2(said, 1)
-    os.dup2(said, 2)
+    for number, path in enumerate(into, 1):
+        os.dup2(os.open(path, os.O_WRONLY | os.O_APPEND), number)
     status = 1
     try:
         sys.stdin = open(0, closefd=False)  # noqa: SIM115 - what was read ahead is the server's

@@ -139,3 +139,12 @@ def test_each_file_runs_alone_and_none_that_breaks_is_missed(tmp_path: Path) -> 
         *(True, True, True),
     ]
     assert re.search(r"5 files alone, 3 of them failed\n.*\b1 failed, 2 passed in", said), said
+
+
+def test_a_mistake_in_syntax_is_found_where_ansible_is_imported_only_once(tmp_path: Path) -> None:
+    playbook = tmp_path / "play.yml"
+    playbook.write_text("---\n- name: A role that does not exist\n  hosts: localhost\n  roles: [nosuch]\n")
+    argv = [sys.executable, ROOT / "scripts/ansible-lint", "--offline", "-q", "--nocolor", playbook]
+    done = subprocess.run(argv, capture_output=True, text=True, check=False, cwd=ROOT)
+    assert done.returncode == 2
+    assert "syntax-check[specific]: the role 'nosuch' was not found" in done.stdout + done.stderr
