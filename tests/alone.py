@@ -37,7 +37,7 @@ OTHERS = (
     *("_hypothesis_pytestplugin", "ansible.playbook.play", "ansible.plugins.action", "ansible.vars.manager"),
 )
 # These take longest, so they begin first.
-FIRST = ("test_bucket_plan.py", "test_bios.py", "test_golden.py")
+FIRST = ("test_bios.py", "test_golden.py", "test_parts.py")
 
 
 def begin(path: Path, log: Path) -> int:
