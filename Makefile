@@ -7,6 +7,9 @@ VENV = $(shell scripts/environment)
 RUN = PATH="$(VENV)/bin:$$PATH"
 TESTHOSTS = molecule/shared/testhosts
 CACHE = $(or $(GAUDI_SERVE_CACHE),$(or $(XDG_CACHE_HOME),$(HOME)/.cache)/gaudi-serve)
+# Python compiles each file once, also where its user lets it write nothing beside the source.
+export PYTHONPYCACHEPREFIX = $(CACHE)/pycache
+unexport PYTHONDONTWRITEBYTECODE
 
 # The daily loop uses two processors.
 ifeq ($(sort $(MAKECMDGOALS)),lint unit)
@@ -57,6 +60,6 @@ bench: ## Figures, as ratios in one run; fails on nothing
 
 clean: ## Remove hosts, images, archives and the environment, and give the kernel its old values back
 	@$(TESTHOSTS) clean
-	@rm -rf "$(CACHE)"/venv-* "$(CACHE)"/monitoring-tools-* "$(CACHE)"/*.lock "$(CACHE)"/engine.log
+	@rm -rf "$(CACHE)"/venv-* "$(CACHE)"/monitoring-tools-* "$(CACHE)"/pycache "$(CACHE)"/*.lock "$(CACHE)"/engine.log
 	@[ ! -d "$(CACHE)" ] || rmdir --ignore-fail-on-non-empty "$(CACHE)"
 	@rm -rf site dist .ansible .mypy_cache .pytest_cache .ruff_cache .hypothesis .coverage .molecule
