@@ -14,9 +14,10 @@ from gaudi_serve.catalog.merge import model_weights
 from gaudi_serve.engines import ENGINES
 from gaudi_serve.engines.plugin import DEFAULTS
 from gaudi_serve.plan.changes import vllm_plan_changes
+from gaudi_serve.plan.fleet import vllm_fleet_plan
 from gaudi_serve.plan.host import vllm_plan
 from gaudi_serve.stages.service import vllm_service_files
-from helpers.plans import QWQ, gaudi_host, live_of
+from helpers.plans import QWQ, TINY, cluster, gaudi_host, live_of
 from helpers.services import TEMPLATE, changes, live
 
 CATALOG = model_catalog([], builtin=True)
@@ -248,6 +249,70 @@ def test_the_precision_is_the_one_that_is_served(
 ) -> None:
     weights = {"/data/hf_models/QwQ-32B": {"config": {**QWQ, "quantization_config": said}, "bytes": 34_000_000_000}}
     assert one(gaudi_host(device_name=device, weights=weights), **more)["dtype"] == precision
+
+
+@pytest.mark.parametrize(
+    ("config", "said"),
+    [
+        ({"num_nextn_predict_layers": 1}, {}),
+        ({"mtp_num_hidden_layers": 1}, {}),
+        ({"num_mtp_modules": 3}, {}),
+        ({"model_type": "mimo_v2_flash"}, {}),
+        # Gemma's head is a model of its own.
+        ({}, {"model": "/data/head"}),
+    ],
+)
+def test_a_model_with_a_head_guesses_with_it(config: dict[str, Any], said: dict[str, Any]) -> None:
+    weights = {"/data/hf_models/QwQ-32B": {"config": {**QWQ, **config}, "bytes": 34_000_000_000}}
+    guesses = {"method": "mtp", "num_speculative_tokens": 1, **said}
+    assert one(gaudi_host(weights=weights), speculative_config=guesses)["graphs"]
+    weights["/data/hf_models/QwQ-32B"]["config"] = {**QWQ, "num_nextn_predict_layers": 0}
+    guesses.pop("model", None)
+    text = "has method mtp, and the model's config.json has no layers for it; choose another method"
+    assert text in refused(gaudi_host(weights=weights), speculative_config=guesses)
+
+
+def test_speculation_that_mangles_tool_calls_is_warned_of() -> None:
+    def warnings(parser: str, **said: Any) -> str:
+        guesses = {"method": "ngram", "num_speculative_tokens": 3, **said}
+        return " ".join(one(speculative_config=guesses, tool_call_parser=parser)["warnings"])
+
+    assert "ngram with tool_call_parser qwen3_coder can mangle arguments" in warnings("qwen3_coder")
+    assert "mangle" not in warnings("hermes") + warnings("qwen3_coder", prompt_lookup_min=8, prompt_lookup_max=9)
+
+
+FETCHES = [
+    ({"speculative_config": {"method": "eagle3", "model": "org/head"}}, "speculative_config org/head: "),
+    ({"speculative_config": {"method": "mtp", "model": "org/head"}}, "speculative_config org/head: "),
+    ({"tokenizer": "org/name"}, "tokenizer org/name: "),
+    ({"config": {"model_type": "gpt_oss"}}, "env: TIKTOKEN_ENCODINGS_BASE: "),
+]
+
+
+@pytest.mark.parametrize(("more", "begin"), FETCHES)
+def test_what_a_server_fetches_at_its_start_is_said_and_refused_where_there_is_no_internet(
+    more: dict[str, Any], begin: str
+) -> None:
+    config = {**TINY, **more.get("config", {})}
+    model = {"name": "m", "weights": "/m", **{key: value for key, value in more.items() if key != "config"}}
+
+    def planned(**given: Any) -> dict[str, Any]:
+        facts = {"a": {"weights": {"/m": {"config": config, "bytes": 6_000_000}}}}
+        variables = cluster(["a"], [], "cuda", facts, vllm_models=[{**model, **given}])
+        variables["a"] |= {"gaudi_offline": offline}
+        found = vllm_fleet_plan(variables, ["a"], [])
+        return {**found["hosts"]["a"], "errors": [one["message"] for one in found["errors"]]}
+
+    offline = False
+    assert [text for text in planned()["models"][0]["warnings"] if text.startswith(begin) and "internet" in text]
+    offline = True
+    errors = planned()["errors"]
+    assert len(errors) == 1
+    assert errors[0].replace("'", "").startswith(f"a: model m: {begin}")
+    assert "the server fetches it from the internet at its start, and gaudi_offline is true" in errors[0]
+    if "config" in more:
+        mounts = [{"source": "/data/vocabulary", "target": "/v"}]
+        assert not planned(env={"TIKTOKEN_ENCODINGS_BASE": "/v"}, mounts=mounts)["errors"]
 
 
 def test_guessed_tokens_count_however_they_are_written() -> None:

@@ -129,9 +129,9 @@ def _group_size(counts: list[int]) -> int:
 
 def _of_draft(guesses: Speculation, model: Architecture, kinds: tuple[str, ...]) -> tuple[str, ...]:
     """Return the layers that predict tokens, if they are the model's own or a head on it."""
-    method = guesses.method
-    own = method == "mtp" or method.endswith("_mtp")
-    return (FULL,) * max(1, model.guessing_layers) if own else (FULL,) if method.startswith("eagle") and kinds else ()
+    if guesses.by_head:
+        return (FULL,) * max(1, model.guessing_layers)
+    return (FULL,) if guesses.method.startswith("eagle") and kinds else ()
 
 
 def cache_bytes(spec: Spec, model: Architecture, release: str) -> float:

@@ -35,6 +35,9 @@ NO_FLOAT16 = ("gemma2", "gemma3", "gemma3_text", "plamo2", "glm4")
 # Model types that store a latent vector per token. For others with its rank, vLLM stores keys and values per head.
 LATENT = ("deepseek", "kimi", "glm", "longcat", "pangu", "bailing", "axk1", "mistral", "dots", "hy_v4")
 GRANITE_HYBRID = "granitemoehybrid"
+# Parts of the keys of a config.json that count its layers for speculative decoding, and model types that have such
+# layers without a key (vLLM 0.33, config/speculative.py).
+OWN_HEAD, WITH_HEAD = ("nextn", "mtp"), ("mimo_v2", "longcat_flash", "step3p", "minimax_m3", "dots3_note")
 
 
 @dataclass(frozen=True)
@@ -52,7 +55,7 @@ class Architecture:
     attention). mamba: their shape; mamba_chunk: tokens of their chunks, 0 if unknown. interleaved: some layers see
     a sliding window, others see all tokens. layer_kinds: what each layer stores, by the names in layers.py; window:
     tokens of a window. full_heads, full_head_dim: of the layers that see all tokens, if they differ from the others.
-    guessing_layers: number of layers of its weights that only predict future tokens.
+    guessing_layers: number of layers of its weights that only predict future tokens; guesses: it has such layers.
     context: the longest context in tokens, rope scaling included. dtype: the type in which the weights are stored.
     quantisation: its quantization_config, empty if the weights are not quantised.
     indexed: numbers per token of the index of sparse attention. sees: it accepts images; vision_layers: number of
@@ -89,6 +92,7 @@ class Architecture:
     full_heads: int | None = None
     full_head_dim: int | None = None
     guessing_layers: int = 0
+    guesses: bool = False
     context: int | None = None
     dtype: str | None = None
     quantisation: Mapping[str, Any] = field(default_factory=dict)
@@ -241,6 +245,8 @@ def _layers(config: Config, text: Config) -> dict[str, Any]:
         "full_heads": whole(text, "num_global_key_value_heads"),
         "full_head_dim": whole(text, "global_head_dim"),
         "guessing_layers": whole(text, "num_nextn_predict_layers") or whole(text, "mtp_num_hidden_layers") or 0,
+        "guesses": _name(config.get("model_type")).startswith(WITH_HEAD)
+        or any(value for part in (config, text) for key, value in part.items() if any(one in key for one in OWN_HEAD)),
         "indexed": whole(text, "index_head_dim") or 0,
     }
 

@@ -11,6 +11,8 @@ from ..core.errors import Problem, one_line
 from ..core.versions import comparable
 from ..engines import ENGINES, Engine, engine_of
 from ..memory.shape import shape_problems
+from ..model.draft import draft_problems
+from ..model.fetches import offline_problems
 from ..model.host import Host
 from ..model.paths import on_host, spec_paths
 from ..model.shared import named_key
@@ -28,10 +30,24 @@ from .version import served_by, stated_version, version_problems
 def checked(requests: Sequence[ResolvedModel], site: Site, weights_come: bool) -> list[Mistake]:
     """Return the mistakes of each model on its host, and record them in the models."""
     found = [
-        (request, host_problems(request.spec, site.host, request.weights, site.release, weights_come))
+        (
+            request,
+            host_problems(request.spec, site.host, request.weights, site.release, weights_come)
+            + (_fetched(request) if site.offline else []),
+        )
         for request in requests
     ]
     return [mistake for request, problems in found for mistake in request.mistakes(problems)]
+
+
+def _fetched(request: ResolvedModel) -> list[Problem]:
+    """Return the problems with what the server would fetch from the internet, where there is none."""
+    problems: list[Problem] = []
+    for place, (one, weights) in enumerate(zip(request.spec.served, request.weights, strict=False)):
+        for key, value, allowed in offline_problems(one, weights.architecture):
+            name, whose = named_key(request.spec, place, key)
+            problems.append((name, value, whose + allowed))
+    return problems
 
 
 def host_problems(
@@ -117,6 +133,8 @@ def _model_problems(spec: Spec, host: Host, weights: WeightsFacts, release: str,
         key, value, where = weights.said(spec)
         return [(key, value, where + text) for text in wrong]
     problems = load_problems(spec, host, weights, release) + smoke_problems(spec, weights)
+    # A catalog entry has only some keys of a config.json.
+    problems += draft_problems(spec, weights.architecture) if weights.on_host else []
     return problems + shape_problems(spec, weights.architecture, even_heads=platform_of(host.accelerator).even_heads)
 
 

@@ -12,6 +12,7 @@ from typing import Any
 
 from ..core.errors import Finding, InputError, Problem
 from ..memory.nodes import nodes_of, taken_by
+from ..model.fetches import fetch_warnings
 from ..model.host import Card, Host
 from ..model.shared import key_of, with_name
 from ..model.spec import Spec
@@ -125,7 +126,7 @@ def plan_models(
     if unset := None if wanted.release else release_unset(machine, host_name):
         return HostPlan(host_name, (), (unset,))
     release = str(wanted.release or DEFAULT)
-    site = Site(machine, release, wanted.catalog, wanted.defaults or {}, images, addresses or {})
+    site = Site(machine, release, wanted.catalog, wanted.defaults or {}, images, addresses or {}, wanted.offline)
     requests, mistakes = resolve(wanted.models, site)
     mistakes += checked(requests, site, wanted.weights_come)
     named = {*_names(wanted.models), *wanted.left}
@@ -285,8 +286,9 @@ def _planned_as(
         for one, weights in models
         for text in named(spec, one, platform.capability_notes(one, weights.architecture, host, cards))
     ]
+    fetches = [text for one, weights in models for text in named(spec, one, fetch_warnings(one, weights.architecture))]
     notes = (*versions, *loads, *platform.notes(spec, release), *links, *able)
-    warnings = (*container.notes, *costed.warnings, *ignored, *notes)
+    warnings = (*container.notes, *costed.warnings, *ignored, *fetches, *notes)
     nodes = {card.numa_node for card in cards}
     node = nodes.pop() if len(nodes) == 1 else None
     served = tuple(

@@ -14,6 +14,7 @@ from ..core.paths import CONFIG
 from ..engines import ENGINES, Launch, engine_of, profile_of
 from ..engines.base import option_arguments
 from ..memory.vllm import utilization
+from ..model.draft import draft_warnings
 from ..model.host import Card, Host, LiveModel
 from ..model.paths import spec_paths
 from ..model.spec import Spec
@@ -405,6 +406,7 @@ def launch_warnings(spec: Spec, platform: Platform) -> list[str]:
         for key, path in spec_paths(spec)
         if not any(f"{path}/".startswith(f"{folder.rstrip('/')}/") for folder in provided)
     ]
+    found += draft_warnings(spec)
     names = sorted({"LD_PRELOAD", "LD_LIBRARY_PATH", "PATH"} & set(spec.get("env", {})))
     found += [f"env sets {name}, in place of the image's own" for name in names]
     hang = spec.get("hang_timeout_s")

@@ -162,6 +162,7 @@ class Fleet:
             cluster_address=str(known.get("vllm_cluster_address") or ""),
             between=between_of(known),
             port_notes=known.get("accelerator_network_warnings") or (),
+            offline=is_true(known.get("gaudi_offline")),
             left=tied.left,
         )
 

@@ -75,6 +75,7 @@ class Site:
     release: of the host's software. catalog: known models by name. defaults: keys for every model in which neither it
     nor the catalog sets them. images: entries of ``vllm_images``; built ones have an alias, and each may have a
     vllm_version. addresses: by host, the address for models over several hosts; hosts without facts are missing.
+    offline: the host has no internet.
     """
 
     host: Host
@@ -83,3 +84,4 @@ class Site:
     defaults: Mapping[str, Any]
     images: Sequence[Mapping[str, Any]]
     addresses: Mapping[str, str] = field(default_factory=dict)
+    offline: bool = False

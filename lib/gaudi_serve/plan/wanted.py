@@ -26,8 +26,8 @@ class Wanted:
     weights_come: a later stage downloads the weights with a ``source``; images_come: the same for images. gateway:
     settings of a gateway on the host. cluster_address: where the other hosts of its models reach it; empty for the
     address of its default route. between: the network between devices of several hosts. port_notes: notes about ports
-    of its cards that carry no traffic. left: models that are not planned now and stay unchanged on their cards, each
-    with the reason, or an empty text if an error has it.
+    of its cards that carry no traffic. offline: the host has no internet. left: models that are not planned now and
+    stay unchanged on their cards, each with the reason, or an empty text if an error has it.
     """
 
     models: Any
@@ -49,6 +49,7 @@ class Wanted:
     cluster_address: str = ""
     between: Between = NEITHER
     port_notes: Sequence[str] = ()
+    offline: bool = False
     left: Mapping[str, str] = field(default_factory=dict)
 
     @property
@@ -80,4 +81,5 @@ class Wanted:
             cluster_address=str(known.get("vllm_cluster_address") or ""),
             between=between_of(known),
             port_notes=port_warnings(known),
+            offline=is_true(known.get("gaudi_offline")),
         )
