@@ -408,6 +408,19 @@ def test_every_profile_of_the_page_is_planned_on_two_hosts(profile: str, release
         assert " ".join(part["args"]).count(" ray") == 1
 
 
+def test_a_part_has_the_same_network_in_the_plan_of_each_host() -> None:
+    """HL-288 have no ports to other hosts, so RDMA network cards carry their traffic."""
+    entry = {**ENTRY, "tensor_parallel_size": 16, "launch_profile": "plugin", "distributed_experimental": True}
+    card = {"device_name": "HL-288", "host_nics": False, "verbs": ["mlx5_0"]}
+    variables = cluster(HOSTS, [entry], "gaudi", dict.fromkeys(HOSTS, card), accelerator_release="1.24.1")
+    config = {**TINY, "num_attention_heads": 16, "num_key_value_heads": 16}
+    for one in variables.values():
+        one |= {"accelerator_network_between": "nics", "accelerator_network_devices": ["mlx5_0"]}
+        one["gaudi_host"]["weights"] = {"/m": {"config": config, "bytes": 6_000_000}}
+    head, worker = parts(vllm_fleet_plan(variables, HOSTS, []))
+    assert head["group"]["id"] == worker["group"]["id"]
+
+
 def test_slow_networks_and_different_ones_are_warned_of() -> None:
     other = [{"interface": "eth0", "address": "10.0.9.2", "prefix": 24, "mtu": 9000}]
     plan = planned({**ENTRY, "tensor_parallel_size": 2}, gaudi02={"ip": "10.0.9.2", "networks": other})

@@ -11,9 +11,8 @@ from ..core.errors import Finding, one_line, plain
 from ..core.table import model_cell, table
 from ..core.words import counted, some_names
 from ..gateway.fleet import fleet_gateways, gateway_left, removes_gateway
-from ..inventory.facts import FACTS, INSTEAD, checked_facts, checked_variables, rendered, rendered_of
+from ..inventory.facts import FACTS, INSTEAD, checked_facts, checked_variables, rendered_of
 from ..inventory.variables import (
-    INPUTS,
     input_problems,
     of_gateways,
     problem_text,
@@ -131,7 +130,7 @@ def _host_plan(name: str, fleet: Fleet, tasks: Sequence[str]) -> tuple[dict[str,
     """
     hostvars, gateways = fleet.hostvars, fleet.gateways
     variables, saved = hostvars[name], fleet.is_saved(name)
-    known, unread = rendered(variables, facts=not saved, more=INPUTS)
+    known, unread = fleet.given(name)
     errors = [Finding(name, one.key, f"{name}: {one.text}", one.model) for found in unread.values() for one in found]
     errors += _of_inventory(name, hostvars, known, () if GATEWAY & set(unread) else gateways)
     given, problem = fleet.facts(name, known)

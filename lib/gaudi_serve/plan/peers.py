@@ -13,7 +13,8 @@ from ..core.checks import is_true
 from ..core.errors import Finding
 from ..core.words import some_names
 from ..gateway.fleet import behind_gateway
-from ..inventory.facts import INSTEAD, checked_facts, checked_variables, rendered, rendered_of, saved_facts
+from ..inventory.facts import INSTEAD, Unread, checked_facts, checked_variables, rendered, rendered_of, saved_facts
+from ..inventory.variables import INPUTS
 from ..model.between import NICS
 from ..model.distributed import GROUP, HOSTS, Groups, entries_of, host_models, is_counted
 from ..stages.accelerator_network import between_of
@@ -72,6 +73,7 @@ class Fleet:
     facts_dir: str = ""
     catalogs: Catalogs = field(default_factory=lambda: catalogs_of([BUILTIN]))
     _choices: dict[str, dict[str, Choice]] = field(default_factory=dict)
+    _given: dict[str, tuple[Known, dict[str, list[Unread]]]] = field(default_factory=dict)
 
     def is_saved(self, name: str) -> bool:
         """Return whether a host is planned from saved facts. A playbook reads no host if plan_facts_dir is set."""
@@ -81,6 +83,12 @@ class Fleet:
         """Return the hosts of each inventory group, from a host's variables."""
         found = self.hostvars[name].get("groups")
         return found if isinstance(found, Mapping) else None
+
+    def given(self, name: str) -> tuple[Known, dict[str, list[Unread]]]:
+        """Return the rendered variables of a host, for its own plan and for those of its peers, and what is unread."""
+        if name not in self._given:
+            self._given[name] = rendered(self.hostvars[name], facts=not self.is_saved(name), more=INPUTS)
+        return self._given[name]
 
     def facts(self, name: str, known: Known) -> tuple[Known, str | None]:
         """Return the facts of a host, and why there are none.
@@ -128,7 +136,7 @@ class Fleet:
             chosen: See Tied.
             left: See Tied.
         """
-        known, unread = rendered(self.hostvars[name], facts=not self.is_saved(name))
+        known, unread = self.given(name)
         given, problem = self.facts(name, known)
         facts, wrong = checked_facts(given) if not problem else ({}, [])
         values, _, unsound = checked_variables(known, unread)
