@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from pathlib import Path
 from typing import Any
@@ -157,13 +158,36 @@ def test_a_mistake_under_an_engines_name_is_reported_with_it(tmp_path: Path) -> 
 
 
 def test_measurement_files_go_where_the_vendors_checkout_looks() -> None:
-    for name, folder in (
-        ("deepseek-r1-0528", "ds-r1-0528-default-pile-g2-0529"),
-        ("deepseek-r1", "inc-woq-2282samples-514-g2"),
+    for name, cards, folder in (
+        ("deepseek-r1-0528", 8, "ds-r1-0528-default-pile-g2-0529"),
+        ("deepseek-r1-0528", "16", "ds-r1-0528-default-pile-g2-ep16-0610"),
+        ("deepseek-r1", 8, "inc-woq-2282samples-514-g2"),
+        ("deepseek-r1", 16, "ds-r1-default-pile-g2-ep16-0610"),
     ):
-        (mount,) = CATALOG[name]["mounts"]
+        # AWX stores a catalog as JSON, whose keys are texts.
+        stored = json.loads(json.dumps(CATALOG))
+        sized = merged({"name": "m", "model": name, "tensor_parallel_size": cards}, stored, {})
+        (mount,) = sized["mounts"]
+        assert mount["source"] == sized["source"]["measurement"]["folder"]
         assert mount["source"].endswith(folder)
         assert mount["target"] == "/opt/vllm-fork/scripts/nc_workspace_measure_kvcache"
+        assert "by_tensor_parallel_size" not in sized
+
+
+@pytest.mark.parametrize(
+    ("sizes", "message"),
+    [
+        ("[8]", "by_tensor_parallel_size: is [8]; must be a mapping of numbers of cards to mappings of keys, such as"),
+        ("{many: {}}", 'by_tensor_parallel_size: is {"many": {}}; must be a mapping of numbers of cards'),
+        ("{8: 3}", 'by_tensor_parallel_size: is {"8": 3}; must be a mapping of numbers of cards'),
+        ("{8: {max_num_seq: 3}}", "by_tensor_parallel_size: 8: max_num_seq 3: is neither a key of this toolkit"),
+    ],
+)
+def test_a_mistake_under_a_number_of_cards_is_reported_with_it(tmp_path: Path, sizes: str, message: str) -> None:
+    (tmp_path / "x.yml").write_text(f"weights: /x\nby_tensor_parallel_size: {sizes}\n", encoding="utf-8")
+    with pytest.raises(InputError) as raised:
+        model_catalog([str(tmp_path)])
+    assert message in str(raised.value)
 
 
 @pytest.mark.parametrize(

@@ -22,6 +22,7 @@ from gaudi_serve.show.status import fleet_status, fleet_status_lines
 from gaudi_serve.stages.base import Given
 from gaudi_serve.stages.reset import vllm_service_reset
 from gaudi_serve.stages.service import STAGE, vllm_container, vllm_service_changes, vllm_service_files
+from helpers.catalogs import CATALOG
 from helpers.leftovers import left
 from helpers.plans import QWQ, TINY, cluster, host_of, live_of
 
@@ -143,8 +144,45 @@ def test_deepseek_r1_on_two_hosts_is_the_launch_of_the_vendors_scripts() -> None
         *("--tensor-parallel-size 16", "--distributed-executor-backend ray", "--block-size 128", "--dtype bfloat16"),
         *("--kv-cache-dtype auto", "--num-scheduler-steps 1", "--use-v2-block-manager", "--gpu-memory-utilization 0.9"),
         *("--trust-remote-code", "--enable-reasoning --reasoning-parser deepseek_r1", "--max-num-batched-tokens 4096"),
+        "--disable-log-requests",
     ):
         assert option in text
+    assert head["env"]["VLLM_MOE_N_SLICE"] == "8" and "QUANT_CONFIG" not in head["env"]
+
+
+def of_catalog(**more: Any) -> dict[str, Any]:
+    """Return the plan of the head of DeepSeek-R1 as the catalog has it, over two hosts, with the plan's warnings."""
+    entry = {"name": "big", "model": "deepseek-r1", "launch_profile": "deepseek_r1", "hosts": HOSTS}
+    entry |= {"tensor_parallel_size": 16, "max_num_seqs": 16, "max_model_len": 4096, **more}
+    catalog = {"deepseek-r1": CATALOG["deepseek-r1"]}
+    variables = cluster(HOSTS, [entry], "gaudi", {}, accelerator_release="1.21.3", preflight_catalog=catalog)
+    plan = vllm_fleet_plan(variables, HOSTS, [])
+    return parts(plan)[0] | {"warnings": plan["warnings"]}
+
+
+@pytest.mark.parametrize(
+    ("said", "cache", "config"),
+    [
+        ({}, "auto", "inc_quant_per_channel_bf16kv"),
+        ({"kv_cache_dtype": "fp8_inc"}, "fp8_inc", "inc_quant_per_channel_with_fp8kv_config"),
+    ],
+)
+def test_inc_over_two_hosts_takes_the_measurements_and_the_configuration_of_sixteen_cards(
+    said: dict[str, Any], cache: str, config: str
+) -> None:
+    model = of_catalog(**said)
+    assert options(model)["--kv-cache-dtype"] == cache and model["args"].count("--kv-cache-dtype") == 1
+    assert model["env"]["QUANT_CONFIG"] == f"/opt/vllm-fork/scripts/quant_configs/{config}.json"
+    assert model["env"]["VLLM_MOE_N_SLICE"] == "1" and model["env"]["VLLM_REQUANT_FP8_INC"] == "1"
+    (mount,) = [one for one in model["mounts"] if one["target"].endswith("/scripts/nc_workspace_measure_kvcache")]
+    assert mount["source"].endswith("/ds-r1-default-pile-g2-ep16-0610")
+
+
+def test_inc_without_a_mount_of_its_measurements_is_warned_of() -> None:
+    missing = "INC's measurements for 16 cards must be in the image: no mount provides them"
+    parent = {"source": "/data/16", "target": "/opt/vllm-fork/scripts"}
+    for more, warned in (({"mounts": []}, True), ({"mounts": [parent]}, False), ({}, False)):
+        assert any(missing in one for one in of_catalog(**more)["warnings"]) == warned
 
 
 @pytest.mark.parametrize(

@@ -11,6 +11,7 @@ from ..core.errors import InputError, readable, shown
 from ..core.yaml_text import load
 from ..engines import ENGINES
 from .keys import findings
+from .merge import BY_SIZE
 
 Catalog = dict[str, dict[str, Any]]
 # The project's own folder, independent of the playbook's place.
@@ -112,7 +113,7 @@ def _problems(entry: Any) -> list[str]:
         what = "is empty" if entry is None else f"is {shown(entry)}"
         return [f"{what}; a catalog entry must be a mapping with the keys of a model"]
     problems = ["name and model belong to the models that use the entry"] if {"name", "model"} & set(entry) else []
-    common = {key: value for key, value in entry.items() if key not in ("name", "model", *ENGINES)}
+    common = {key: value for key, value in entry.items() if key not in ("name", "model", BY_SIZE, *ENGINES)}
     own = {name: entry[name] for name in ENGINES if name in entry}
     # A model is complete with the keys of one engine. Keys that all engines provide are not missing.
     brought = [set(keys) for keys in own.values() if isinstance(keys, Mapping)]
@@ -123,7 +124,17 @@ def _problems(entry: Any) -> list[str]:
             problems += [f"{engine}: {text}" for key, text in _found(keys) if key in keys]
         else:
             problems.append(f"{engine}: is {shown(keys)}; must be a mapping of keys for that engine, such as {{}}")
-    return problems
+    return problems + (_of_sizes(entry[BY_SIZE]) if BY_SIZE in entry else [])
+
+
+def _of_sizes(sizes: Any) -> list[str]:
+    """Return the problems with the keys of an entry that are only for a number of cards."""
+    allowed = "must be a mapping of numbers of cards to mappings of keys, such as 16: {max_num_seqs: 64}"
+    if not isinstance(sizes, Mapping) or not all(
+        str(cards).isdecimal() and isinstance(keys, Mapping) for cards, keys in sizes.items()
+    ):
+        return [f"{BY_SIZE}: is {shown(sizes)}; {allowed}"]
+    return [f"{BY_SIZE}: {cards}: {text}" for cards, own in sizes.items() for key, text in _found(own) if key in own]
 
 
 def _found(keys: Mapping[str, Any]) -> list[tuple[str, str]]:

@@ -17,6 +17,8 @@ from ..platforms import platform_of
 
 # This is generous: DeepSeek-R1 warms up in 15 minutes. A longer warm-up usually has a range that is too wide.
 WARMUP_BUDGET_MINUTES = 240
+# Keys of a catalog entry that are only for a number of cards, by this number, such as INC's measurements.
+BY_SIZE = "by_tensor_parallel_size"
 
 
 def entry_of(catalog: Any, name: Any) -> Mapping[str, Any]:
@@ -35,16 +37,19 @@ def merged(
     """Return the unchecked keys of a model: the user's own override the catalog's, and those override the defaults.
 
     The variables of ``env`` are merged one by one. Keys under the name of the model's engine in a catalog entry
-    override the entry's common keys. Without a host and its release, the engine is that of the first release.
+    override the entry's common keys, and between them are those for its tensor_parallel_size. Without a host and its
+    release, the engine is that of the first release.
     """
     given, entry = with_name(given), entry_of(catalog, given.get("model"))
-    common = {key: value for key, value in entry.items() if key not in ENGINES}
-    if len(common) == len(entry):
-        return _with_members(_layered(defaults, entry, given), catalog)
+    common = {key: value for key, value in entry.items() if key not in (*ENGINES, BY_SIZE)}
     offered = [name for name in ENGINES if name in entry]
     plain = _layered(defaults, common, given)
-    engine = _engine(plain, offered, host or Host(), release)
-    full = {**_layered(defaults, common, entry.get(engine) or {}, given), "launch_profile": engine}
+    engine = _engine(plain, offered, host or Host(), release) if offered else ""
+    own = entry.get(engine) or {}
+    size = str({**plain, **own, **given}.get("tensor_parallel_size"))
+    # AWX stores variables as JSON, whose keys are texts.
+    of_size = {str(cards): keys for cards, keys in (entry.get(BY_SIZE) or {}).items()}.get(size, {})
+    full = _layered(defaults, common, of_size, own, given) | ({"launch_profile": engine} if engine else {})
     return _with_members(full, catalog)
 
 

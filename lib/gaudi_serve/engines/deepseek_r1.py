@@ -5,6 +5,7 @@ The rules come from measurements of the script. The golden vectors in tests/unit
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from ..buckets.linear import BucketRanges
@@ -45,10 +46,10 @@ CONSTANTS = {
     "VLLM_MLA_PERFORM_MATRIX_ABSORPTION": "0",
     "VLLM_RAY_DISABLE_LOG_TO_DRIVER": "1",
 }
+MEASUREMENTS = f"{CHECKOUT}/scripts/nc_workspace_measure_kvcache"
 INC = {
     "INC_FORCE_NAIVE_SCALING": "1",
     "INC_MEASUREMENT_DUMP_PATH_PREFIX": CHECKOUT,
-    "QUANT_CONFIG": f"{CHECKOUT}/scripts/quant_configs/inc_quant_per_channel_with_fp8kv_config.json",
     "VLLM_ENABLE_RUNTIME_DEQUANT": "1",
     "VLLM_HPU_MARK_SCALES_AS_CONST": "false",
     "VLLM_REQUANT_FP8_INC": "1",
@@ -78,12 +79,12 @@ def launch(spec: Spec, host: Host) -> Launch:
     env, ranges = {**CONSTANTS, "VLLM_GPU_MEMORY_UTILIZATION": utilization}, _buckets(spec, host)
     refuse_buckets(spec, ranges, _too_narrow, _too_wide)
     env["PT_HPU_RECIPE_CACHE_CONFIG"] = f"{spec['recipe_cache_path']},false,16384"
-    env["VLLM_MOE_N_SLICE"] = "1" if spec.get("quantization") else "8"
-    env.update(INC if spec.get("quantization") else {})
+    cache = _cache(spec)
+    env.update(_quantization(spec, cache))
     if spec["skip_warmup"]:
         env["VLLM_SKIP_WARMUP"] = "True"
     args: list[Any] = ["--host", spec["host"], "--port", spec["port"], "--block-size", BLOCK]
-    args += ["--model", spec["weights"], "--device", "hpu", "--dtype", "bfloat16", "--kv-cache-dtype", "fp8_inc"]
+    args += ["--model", spec["weights"], "--device", "hpu", "--dtype", "bfloat16", "--kv-cache-dtype", cache]
     args += ["--tensor-parallel-size", CARDS, "--max-num-prefill-seqs", spec["max_num_prefill_seqs"]]
     args += ["--trust-remote-code", "--max-model-len", length, "--max-num-seqs", spec["max_num_seqs"]]
     args += ["--max-num-batched-tokens", length, "--use-padding-aware-scheduling", "--use-v2-block-manager"]
@@ -94,11 +95,11 @@ def launch(spec: Spec, host: Host) -> Launch:
 
 def _over_hosts(spec: Spec, host: Host) -> Launch:
     """Return the launch of the scripts for several hosts: the variables of each host, and the head's server."""
-    length, ranges = int(spec["max_model_len"]), _buckets(spec, host)
+    length, ranges, cache = int(spec["max_model_len"]), _buckets(spec, host), _cache(spec)
     refuse_buckets(spec, ranges, _too_narrow, _too_wide)
     env = {
         **CONSTANTS,
-        **(INC if spec.get("quantization") else {}),
+        **_quantization(spec, cache),
         "PT_HPU_RECIPE_CACHE_CONFIG": f"{spec['recipe_cache_path']},false,32768",
         "VLLM_EP_SIZE": str(spec.tensors),
         "VLLM_GPU_MEMORY_UTILIZATION": "0.9",
@@ -106,12 +107,35 @@ def _over_hosts(spec: Spec, host: Host) -> Launch:
     }
     env.update({"VLLM_SKIP_WARMUP": "True"} if spec["skip_warmup"] else {})
     args: list[Any] = ["--host", spec["host"], "--port", spec["port"], "--block-size", BLOCK]
-    args += ["--model", spec["weights"], "--device", "hpu", "--dtype", "bfloat16", "--kv-cache-dtype", "auto"]
+    args += ["--model", spec["weights"], "--device", "hpu", "--dtype", "bfloat16", "--kv-cache-dtype", cache]
     args += ["--tensor-parallel-size", spec.tensors, "--distributed-executor-backend", "ray"]
     args += ["--max-num-seqs", spec["max_num_seqs"], "--max-num-batched-tokens", length, "--max-model-len", length]
     args += ["--num-scheduler-steps", 1, "--use-v2-block-manager", "--gpu-memory-utilization", "0.9"]
-    args += ["--trust-remote-code", "--enable-reasoning", "--reasoning-parser", "deepseek_r1"]
+    args += ["--trust-remote-code", "--disable-log-requests", "--enable-reasoning", "--reasoning-parser", "deepseek_r1"]
     return Launch(env, [str(argument) for argument in args], buckets=ranges, tokens=length)
+
+
+def _cache(spec: Spec) -> str:
+    """Return the type of the KV cache: the user's, or that of the vendor's scripts."""
+    return str(spec.get("kv_cache_dtype") or ("auto" if spec.members else "fp8_inc"))
+
+
+def _quantization(spec: Spec, cache: str) -> dict[str, str]:
+    """Return the variables of INC, whose configuration belongs to the type of the KV cache, or those without it."""
+    if not spec.get("quantization"):
+        return {"VLLM_MOE_N_SLICE": "8"}
+    config = f"inc_quant_per_channel_{'with_fp8kv_config' if cache.startswith('fp8') else 'bf16kv'}"
+    return {**INC, "QUANT_CONFIG": f"{CHECKOUT}/scripts/quant_configs/{config}.json", "VLLM_MOE_N_SLICE": "1"}
+
+
+def amended(found: Launch, spec: Spec, _host: Host) -> Launch:
+    """Return the launch with a warning if no mount has the measurements, which belong to a number of cards."""
+    targets = [str(one["target"]).rstrip("/") for one in spec.get("mounts", [])]
+    own = {"QUANT_CONFIG", "INC_MEASUREMENT_DUMP_PATH_PREFIX"} & {*(spec.get("env") or {})}
+    if not spec.get("quantization") or own or any(f"{MEASUREMENTS}/".startswith(f"{one}/") for one in targets):
+        return found
+    text = f"{MEASUREMENTS}: INC's measurements for {spec.tensors} cards must be in the image: no mount provides them"
+    return replace(found, warnings=[*found.warnings, text])
 
 
 def _buckets(spec: Spec, host: Host) -> BucketRanges:
@@ -162,6 +186,7 @@ ENGINE = Engine(
     ulimits=("memlock=-1:-1",),
     precision="fp8",
     executors=("ray",),
+    amended=amended,
     # Its measured warm-ups, one hour and 15 minutes with a cache, are for buckets without a cap.
     capped=False,
     progress=PROGRESS,
