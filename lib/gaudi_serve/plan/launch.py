@@ -14,6 +14,7 @@ from ..core.paths import CONFIG
 from ..engines import ENGINES, Launch, engine_of, profile_of
 from ..engines.base import option_arguments
 from ..memory.vllm import utilization
+from ..model.distributed import EXECUTOR
 from ..model.draft import draft_warnings
 from ..model.host import Card, Host, LiveModel
 from ..model.paths import spec_paths
@@ -177,8 +178,12 @@ def _whole_environment(
         env.update(platform.env_between)
     if platform.cache_variable and cache:
         env[platform.cache_variable] = cache
+    if spec.members:
+        # The supervisor finds the interface of the cluster address at each start, also for the vendor's scripts, which
+        # would choose that of the default route.
+        env = {name: value for name, value in env.items() if name not in platform.socket_variables}
     # Ray compares the address with that of its own node. The vendor's scripts choose an interface themselves.
-    if "ray" not in launch.args and not any(spec.get(key) for key in OVER_HOSTS):
+    elif "ray" not in (*launch.args, spec.get(EXECUTOR)) and not any(spec.get(key) for key in OVER_HOSTS):
         env = {**ON_LOOPBACK, **env}
     env |= between
     return env | {name: str(value) for name, value in spec.get("env", {}).items()}
