@@ -496,6 +496,48 @@ def test_every_engine_and_executor_uses_the_interface_of_the_cluster_address(
             assert [env[name] for name in names] == [mine or f"fast{number}", *[f"fast{number}"] * len(names[1:])]
 
 
+LLAMA_405B = {
+    **{"num_hidden_layers": 126, "hidden_size": 16384, "intermediate_size": 53248, "num_attention_heads": 128},
+    **{"num_key_value_heads": 8, "max_position_embeddings": 131072},
+}
+PROFILES = [("aice_1_21", "1.21.3"), ("aice_1_22", "1.22.0"), ("plugin", "1.24.1"), ("deepseek_r1", "1.21.3")]
+
+
+def of_405b(profile: str, release: str, **more: Any) -> dict[str, Any]:
+    """Return the plan of the model of the vendor's guide over two hosts of Gaudi3, or Gaudi2 for deepseek_r1."""
+    variables = hostvars({**ENTRY, **GAUDI, "launch_profile": profile, **more}, platform="gaudi")
+    for one in variables.values():
+        one["accelerator_release"] = release
+        one["gaudi_host"]["device_name"] = "HL-225" if profile == "deepseek_r1" else "HL-325L"
+        one["gaudi_host"]["weights"] = {"/m": {"config": LLAMA_405B, "bytes": 811_706_613_760}}
+    return vllm_fleet_plan(variables, HOSTS, [])
+
+
+@pytest.mark.parametrize(("profile", "release"), PROFILES[:3])
+def test_more_cards_than_key_value_heads_get_copies_of_them_over_hosts(profile: str, release: str) -> None:
+    """The vendor's example for several hosts is Llama-3.1-405B, with 8 key-value heads, on 16 cards."""
+    head, _ = parts(of_405b(profile, release))
+    assert options(head)["--tensor-parallel-size"] == "16"
+
+
+@pytest.mark.parametrize(("profile", "release"), PROFILES)
+def test_stages_over_hosts_are_for_the_fork(profile: str, release: str) -> None:
+    plan = of_405b(profile, release, tensor_parallel_size=8, pipeline_parallel_size=2)
+    if profile in ("plugin", "deepseek_r1"):
+        assert any(
+            f"pipeline_parallel_size 2: must be 1: profile {profile} has no stages" in one for one in errors(plan)
+        )
+        return
+    head, worker = parts(plan)
+    for part in (head, worker):
+        assert part["module_ids"] == list(range(8)) and part["group"]["ray"]["devices"] == 8
+        assert options(part)["--pipeline-parallel-size"] == "2" and options(part)["--tensor-parallel-size"] == "8"
+        assert [one for one in part["args"] if one in ("ray", "mp")] == ["ray"]
+        assert part["env"]["PT_HPUGRAPH_DISABLE_TENSOR_CACHE"] == "0"
+    # 756 GiB of weights over 16 cards.
+    assert head["memory"]["weights_gib"] == pytest.approx(756 / 16, abs=0.1) and head["memory"]["fits"]
+
+
 def environment(part: dict[str, Any], folder: Path) -> dict[str, str]:
     """Return the variables that the supervisor gives the container of a part."""
     path = folder / "big.json"

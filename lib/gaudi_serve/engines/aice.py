@@ -57,6 +57,14 @@ def _numactl(mine: Sequence[Card], every: Sequence[Card]) -> list[str] | None:
     return ["-C", ",".join(ranges), "-p", str(node)]
 
 
+def executor(spec: Spec) -> str:
+    """Return what spreads a model over cards: Ray for more than the cards of a host, as the scripts do, and for stages.
+
+    The vendor's guide starts a model with stages with Ray, and the scripts have none.
+    """
+    return "ray" if spec.tensors > 8 or spec.stages > 1 else "mp"
+
+
 def model_name(spec: Spec) -> str:
     """Return the last part of the path of the weights, in lowercase. The scripts use it as the model's name."""
     return str(spec["weights"]).rstrip("/").rpartition("/")[2].lower()

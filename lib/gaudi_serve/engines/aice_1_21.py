@@ -12,7 +12,7 @@ from ..buckets.script_ranges import bucket_ranges
 from ..buckets.warmup import coverage_warnings
 from ..core.errors import Problem
 from ..model.vllm_options import BLOCK
-from .aice import cards_of, flag_text, model_name, node_warnings
+from .aice import cards_of, executor, flag_text, model_name, node_warnings
 from .base import Engine, Host, Launch, Spec
 from .inc import refuse_generation
 from .linear import JOURNAL, OF_AICE_1_22, PROGRESS, refuse_buckets
@@ -166,7 +166,7 @@ def _arguments(spec: Spec) -> list[str]:
     args += ["--max-model-len", spec["max_model_len"], "--max-seq-len-to-capture", 8192]
     args += ["--disable-log-requests", "--use-v2-block-manager", "--use-padding-aware-scheduling"]
     args += ["--num-scheduler-steps", spec["num_scheduler_steps"]]
-    args += ["--distributed_executor_backend", "ray" if spec.tensors > 8 else "mp", "--gpu-memory-utilization", "0.9"]
+    args += ["--distributed_executor_backend", executor(spec), "--gpu-memory-utilization", "0.9"]
     return [str(argument) for argument in args]
 
 
@@ -228,6 +228,7 @@ ENGINE = Engine(
     defaults=LAUNCH_DEFAULTS,
     launch=launch,
     executors=("ray",),
+    stages=True,
     amended=amended,
     reads=("ip", "interface"),
     reads_cards=True,

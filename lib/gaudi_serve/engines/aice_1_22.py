@@ -15,7 +15,7 @@ from ..buckets.linear import BucketRanges
 from ..buckets.warmup import SKIPPED
 from ..core.errors import Problem, is_number, label, refusal, whole
 from ..model.vllm_options import BLOCK, OPTION_NAMES
-from .aice import cards_of, model_name, node_warnings
+from .aice import cards_of, executor, model_name, node_warnings
 from .base import Engine, Host, Launch, Spec
 from .inc import refuse_generation
 from .linear import JOURNAL, OF_BUCKETS, PROGRESS, refuse_buckets
@@ -131,7 +131,7 @@ def _arguments(spec: Spec, length: int, tokens: int) -> list[str]:
     args += ["--max-seq-len-to-capture", spec["max_seq_len_to_capture"]]
     args += ["--gpu-memory-utilization", spec["gpu_memory_utilization"], "--max-model-len", length]
     args += ["--tensor-parallel-size", spec.tensors, "--trust-remote-code", "--seed", 2025]
-    args += ["--distributed_executor_backend", "ray" if spec.tensors > 8 else "mp", *spec.get("extra_args", [])]
+    args += ["--distributed_executor_backend", executor(spec), *spec.get("extra_args", [])]
     if precision(spec) in ("awq", "gptq"):
         args += ["--quantization", f"{precision(spec)}_hpu"]
     args += [] if spec["profile"] else ["--disable-log-requests"]
@@ -198,6 +198,7 @@ ENGINE = Engine(
     defaults=DEFAULTS,
     launch=launch,
     executors=("ray",),
+    stages=True,
     amended=amended,
     reads=("ip", "interface"),
     reads_cards=True,

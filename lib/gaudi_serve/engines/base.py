@@ -124,7 +124,8 @@ class Engine:
     capabilities and ulimits: required by its container. precision: if it always serves in the same one.
     dequantised_at_load: precisions of stored weights that it converts to BF16 at load.
     capped: it leaves out buckets with more blocks than the cards have. expert_parallel: it always sets that option.
-    copies_heads: with more cards than key-value heads, each card gets a copy of one.
+    copies_heads: with more cards than key-value heads, each card gets a copy of one. stages: it serves models with
+    pipeline_parallel_size.
     progress: patterns of its log, each with the status text of the unit, which is filled from the pattern's groups;
     they go into the launch file, because the supervisor on the host has no engines. journal: what the collector there
     reads from the same log. warmup: returns the seconds that graphs take, from the arguments of warmup_seconds.
@@ -156,6 +157,7 @@ class Engine:
     capped: bool = True
     expert_parallel: bool = True
     copies_heads: bool = False
+    stages: bool = False
     progress: tuple[tuple[str, str], ...] = (LOADING,)
     journal: LogPatterns = UPSTREAM
     warmup: Callable[..., tuple[int, int]] = warmup_seconds

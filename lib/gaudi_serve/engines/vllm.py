@@ -37,6 +37,7 @@ ENGINE = Engine(
     problems=_problems,
     own_options=False,
     executors=("mp", "ray"),
+    stages=True,
     # An option that the launch passes on is not ignored. If the server does not have it, the plan refuses it.
     ignored=tuple(
         key

@@ -9,6 +9,7 @@ from ..core.errors import Problem
 from ..core.words import counted
 from ..engines import ENGINES
 from ..model.architecture import Architecture
+from ..model.distributed import HOSTS
 from ..model.spec import size_key
 
 MOST_CARDS = 16
@@ -82,8 +83,11 @@ def _vocabulary_splits(model: Architecture, cards: int) -> bool:
 
 
 def _copies(spec: Mapping[str, Any], even_heads: bool) -> bool:
-    """Return whether more cards than KV heads get copies of the heads, as in vLLM itself."""
-    return not even_heads or ENGINES[spec["launch_profile"]].copies_heads
+    """Return whether more cards than KV heads get copies of the heads, as in vLLM itself.
+
+    The manual's rule that every card has heads of its own is for one host. Over hosts, the vendor's example has copies.
+    """
+    return not even_heads or ENGINES[spec["launch_profile"]].copies_heads or bool(spec.get(HOSTS))
 
 
 def _shared(kv_heads: int, cards: int, *, copies: bool) -> bool:

@@ -153,6 +153,9 @@ def _of_engine(spec: Spec, engine: Engine, offered: tuple[str, ...]) -> list[Pro
     if engine.over_hosts and not spec.get("distributed_experimental"):
         allowed = f"must be true for a model over several hosts in profile {engine.name}: {engine.over_hosts}"
         return [("distributed_experimental", bool(spec.get("distributed_experimental")), allowed)]
+    if spec.stages > 1 and not engine.stages:
+        allowed = f"must be 1: profile {engine.name} has no stages; use tensor_parallel_size over the hosts"
+        return [("pipeline_parallel_size", spec["pipeline_parallel_size"], allowed)]
     if spec.copied_over_hosts and MP not in offered:
         allowed = f"is not for profile {engine.name} of this release; use tensor_parallel_size over the hosts"
         return [("data_parallel_size", spec["data_parallel_size"], allowed)]

@@ -176,6 +176,8 @@ def _whole_environment(
     env = _environment(launch, access)
     if not engine_of(spec).own_options and len(placement.module_ids) > 1:
         env.update(platform.env_between)
+    if spec.stages > 1:
+        env.update(platform.env_stages)
     if platform.cache_variable and cache:
         env[platform.cache_variable] = cache
     if spec.members:

@@ -166,12 +166,13 @@ class Platform:
     they do not answer; ``notes``, warnings as sentences. device_holders finds programs that have a device's node open.
     about: what a plan shows of a host. reasons: why a run must not begin on one, each with its key.
 
-    env: what a server always needs there; env_between: what it needs with several devices. ulimits, capabilities: what
-    its container needs in addition to those of its engine. access: how a container gets exactly some devices of a host;
-    None if there are none. driver: that of its devices; None if no driver is installed. runtime: the additional runtime
-    that the container engine needs for them; then ``<name>_runtime`` is one of the needs. cdi: it gives devices by CDI
-    if the engine accepts their names. card_variables: variables that choose devices; only the plan may set them. needs:
-    requirements of its hosts that others do not have, as filter accelerator_needs returns them.
+    env: what a server always needs there; env_between: what it needs with several devices; env_stages: what it
+    needs with pipeline_parallel_size. ulimits, capabilities: what its container needs in addition to those of its
+    engine. access: how a container gets exactly some devices of a host; None if there are none. driver: that of its
+    devices; None if no driver is installed. runtime: the additional runtime that the container engine needs for
+    them; then ``<name>_runtime`` is one of the needs. cdi: it gives devices by CDI if the engine accepts their
+    names. card_variables: variables that choose devices; only the plan may set them. needs: requirements of its
+    hosts that others do not have, as filter accelerator_needs returns them.
 
     prefixes: first parts of the known device names; names: a regular expression of all names, including unknown ones.
     group: how many devices of a host are linked among themselves only; None for all. near: kinds of links, by the first
@@ -222,6 +223,7 @@ class Platform:
     ulimits: tuple[str, ...] = ()
     capabilities: tuple[str, ...] = ()
     env_between: Mapping[str, str] = field(default_factory=dict)
+    env_stages: Mapping[str, str] = field(default_factory=dict)
     release: Callable[[str], Release | None] = _no_release
     runtime: Runtime | None = None
     driver: Driver | None = None

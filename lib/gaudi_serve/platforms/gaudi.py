@@ -63,7 +63,9 @@ def _options(release: str) -> frozenset[str]:
 
 def _problems(spec: Spec) -> list[Problem]:
     problems: list[Problem] = []
-    for key in ("pipeline_parallel_size", "data_parallel_size", "data_parallel_size_local"):
+    # Over hosts, the engine decides on stages.
+    stages = () if spec.members else ("pipeline_parallel_size",)
+    for key in (*stages, "data_parallel_size", "data_parallel_size_local"):
         if spec.get(key) not in (None, 1):
             allowed = "must be 1: the plan gives a model as many cards as tensor_parallel_size"
             problems.append((key, spec[key], allowed))
@@ -392,6 +394,7 @@ PLATFORM = Platform(
     env={LAZY: "1"},
     # A forked worker cannot initialise its card again, and collectives need their lazy form.
     env_between={"VLLM_WORKER_MULTIPROC_METHOD": "spawn", "PT_HPU_ENABLE_LAZY_COLLECTIVES": "true"},
+    env_stages={"PT_HPUGRAPH_DISABLE_TENSOR_CACHE": "0"},
     access=lambda host: ACCESS,
     driver=DRIVER,
     runtime=RUNTIME,
