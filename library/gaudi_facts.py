@@ -192,6 +192,7 @@ def host_facts(
         "networks": observe_host.networks(),
         "verbs": observe_network.verbs_names(),
         "clock": observe_host.clock(given["controller_time"]),
+        "ephemeral_ports": observe_host.ephemeral_ports(),
         "names": observe_host.resolved(given["names"]),
         "files": observe_host.existing(given["files"]),
         "services": {

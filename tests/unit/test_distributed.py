@@ -11,12 +11,14 @@ from typing import Any
 
 import pytest
 from gaudi_serve.gateway.fleet import fleet_entries
+from gaudi_serve.host import observe_host
 from gaudi_serve.host.observe_host import clock
 from gaudi_serve.model.distributed import answers, host_models
 from gaudi_serve.model.spec import Spec
 from gaudi_serve.plan.distributed import crossing
 from gaudi_serve.plan.fleet import vllm_fleet_lines, vllm_fleet_plan
 from gaudi_serve.plan.host import plan_models, with_peers
+from gaudi_serve.plan.meeting import Reach
 from gaudi_serve.plan.wanted import Wanted
 from gaudi_serve.platforms import platform_of
 from gaudi_serve.rollout.waves import hosts_down_at_once, restarted_at_once, rollout_plan, unverified_hosts
@@ -349,7 +351,7 @@ def test_an_error_of_one_host_is_one_of_all() -> None:
 
 def test_a_part_that_cannot_be_planned_is_never_explained_with_its_own_host() -> None:
     spec = vllm_fleet_plan(hostvars({**ENTRY, "tensor_parallel_size": 2}), HOSTS, [])["hosts"]["gaudi01"]["models"][0]
-    named = {"gaudi01": "10.0.0.1", "gaudi02": "10.0.0.2"}
+    named = {"gaudi01": Reach(ip="10.0.0.1"), "gaudi02": Reach(ip="10.0.0.2")}
     wanted = Wanted(models=host_models(None, [{**ENTRY, "tensor_parallel_size": 2}], "gaudi01"), release="1.24.1")
     facts = hostvars(ENTRY)["gaudi01"]["gaudi_host"]
     mine = plan_models("gaudi01", replace(wanted, defaults={"image": spec["image"]}), facts, (), named)
@@ -488,7 +490,8 @@ def test_every_engine_and_executor_uses_the_interface_of_the_cluster_address(
             config = {**TINY, "num_attention_heads": 128, "num_key_value_heads": 16}
             host = one["gaudi_host"] | {"weights": {"/m": {"config": config, "bytes": 6_000_000}}}
             fast = {"interface": f"fast{number}", "address": f"10.77.0.{number}", "prefix": 24, "mtu": 9000}
-            one["gaudi_host"] = host | {"interface": f"eth{number}", "networks": [*host["networks"], fast]}
+            networks = [*host["networks"], fast, network("bond0", f"10.88.0.{number}")]
+            one["gaudi_host"] = host | {"interface": f"eth{number}", "networks": networks}
         for number, part in enumerate(parts(vllm_fleet_plan(variables, HOSTS, [])), 1):
             env = environment(part, tmp_path)
             assert env["VLLM_HOST_IP"] == f"10.77.0.{number}"
@@ -567,12 +570,175 @@ def test_a_part_has_the_same_network_in_the_plan_of_each_host() -> None:
 
 def test_slow_networks_and_different_ones_are_warned_of() -> None:
     other = [{"interface": "eth0", "address": "10.0.9.2", "prefix": 24, "mtu": 9000}]
-    plan = planned({**ENTRY, "tensor_parallel_size": 2}, gaudi02={"ip": "10.0.9.2", "networks": other})
-    text = "\n".join(plan["warnings"])
+    variables = hostvars({**ENTRY, "tensor_parallel_size": 2}, gaudi02={"ip": "10.0.9.2", "networks": other})
+    # The addresses are the user's, who knows the routes between these networks.
+    for one in variables.values():
+        one["vllm_cluster_address"] = one["gaudi_host"]["ip"]
+    text = "\n".join(vllm_fleet_plan(variables, HOSTS, [])["warnings"])
     assert "gaudi01 is in 10.0.0.0/24 and gaudi02 in 10.0.9.0/24: each must route to the other" in text
     assert "the MTU of gaudi01 is 1500 on eth1, that of gaudi02 is 9000 on eth0" in text
     assert "tensor_parallel_size 2 crosses hosts" in text
     assert "communicate on ports 29500 to 29599" in text
+
+
+def network(interface: str, address: str, prefix: int = 24) -> dict[str, Any]:
+    """Return a network of a host."""
+    return {"interface": interface, "address": address, "prefix": prefix, "mtu": 1500}
+
+
+BRIDGE = network("docker0", "172.17.0.1", 16)
+# Two hosts with default routes on different networks.
+FIRST, SECOND = [network("eth0", "10.0.0.1"), BRIDGE], [network("eth0", "10.0.9.2"), BRIDGE]
+
+
+def on_networks(first: list[Any], second: list[Any], said: tuple[str, str] = ("", ""), **live: Any) -> dict[str, Any]:
+    """Return the plan of a model on two hosts with these networks; the first is that of the default route."""
+    variables = hostvars({**ENTRY, "tensor_parallel_size": 2})
+    for one, networks, address in zip(variables.values(), (first, second), said, strict=True):
+        one["gaudi_host"] |= {"ip": networks[0]["address"], "networks": networks}
+        one["gaudi_host"]["services"] = live.get("services", {})
+        one["vllm_cluster_address"] = address
+    return vllm_fleet_plan(variables, HOSTS, [])
+
+
+@pytest.mark.parametrize("said", [("", ""), ("192.168.0.1", ""), ("192.168.0.1", "192.168.0.2")])
+def test_hosts_meet_in_the_network_that_all_share(said: tuple[str, str]) -> None:
+    plan = on_networks([*FIRST, network("fast0", "192.168.0.1")], [*SECOND, network("fast1", "192.168.0.2")], said=said)
+    head, worker = parts(plan)
+    assert head["group"]["addresses"] == worker["group"]["addresses"] == ["192.168.0.1", "192.168.0.2"]
+    assert [one["group"]["interface"] for one in (head, worker)] == ["fast0", "fast1"]
+    assert options(worker)["--master-addr"] == "192.168.0.1" and worker["env"]["VLLM_HOST_IP"] == "192.168.0.2"
+
+
+def test_hosts_on_one_network_stay_there() -> None:
+    plan = on_networks(
+        [network("eth0", "10.0.0.1"), network("fast0", "192.168.0.1")],
+        [network("eth0", "10.0.0.2"), network("fast1", "192.168.0.2")],
+    )
+    assert parts(plan)[0]["group"]["addresses"] == ["10.0.0.1", "10.0.0.2"]
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "said"),
+    [
+        (FIRST, SECOND, ("", "")),
+        (FIRST, SECOND, ("10.0.0.1", "")),
+        (
+            [*FIRST, network("a0", "192.168.0.1"), network("b0", "192.168.1.1")],
+            [*SECOND, network("a0", "192.168.0.2"), network("b0", "192.168.1.2")],
+            ("", ""),
+        ),
+    ],
+)
+def test_hosts_without_one_common_network_need_their_addresses(
+    first: list[Any], second: list[Any], said: tuple[str, str]
+) -> None:
+    found = errors(on_networks(first, second, said))
+    text = "must be set on each host: the hosts have no network in common, or several"
+    for host, address in zip(HOSTS, ("10.0.0.1", "10.0.9.2"), strict=True):
+        where = "(gaudi01 in 10.0.0.0/24, gaudi02 in 10.0.9.0/24)"
+        assert any(f"{host}: model big: vllm_cluster_address {address}: {text} {where}" in one for one in found), found
+    assert errors(on_networks(first, second, ("10.0.0.1", "10.0.9.2"))) == []
+
+
+@pytest.mark.parametrize("said", [("10.0.0.1", "10.0.9.2"), ("192.168.1.0", "192.168.1.1")])
+def test_a_running_model_keeps_its_addresses(said: tuple[str, str]) -> None:
+    running = live_of({"models": parts(on_networks(FIRST, SECOND, ("10.0.0.1", "10.0.9.2")))[:1]})
+    for one in running.values():
+        one["launch"]["group"]["addresses"] = list(said)
+    variables = hostvars({**ENTRY, "tensor_parallel_size": 2})
+    for rank, (one, networks) in enumerate(zip(variables.values(), (FIRST, SECOND), strict=True)):
+        shared = [network(f"f{number}", f"192.168.{number}.{rank}") for number in (0, 1)]
+        one["gaudi_host"] |= {"ip": networks[0]["address"], "networks": [*networks, *shared]}
+        one["gaudi_host"]["services"] = copy.deepcopy(running)
+        one["gaudi_host"]["services"]["big"]["launch"]["group"]["rank"] = rank
+    head, _ = parts(vllm_fleet_plan(variables, HOSTS, []))
+    assert head["group"]["addresses"] == list(said)
+
+
+def test_hosts_have_addresses_of_one_family() -> None:
+    found = errors(on_networks([network("eth0", "10.0.0.1")], [network("eth0", "fd00::2", 64)]))
+    text = "is IPv4 on gaudi01 and IPv6 on gaudi02: use one family on all hosts"
+    assert f"gaudi02: model big: vllm_cluster_address fd00::2: {text}" in found
+
+
+def test_an_address_of_ray_has_brackets_if_it_is_of_ipv6() -> None:
+    entry = {**ENTRY, "tensor_parallel_size": 4, "distributed_executor_backend": "ray"}
+    six = {
+        host: {"ip": f"fd00::{number}", "networks": [network("eth0", f"fd00::{number}", 64)]}
+        for number, host in enumerate(HOSTS, 1)
+    }
+    head, worker = parts(planned(entry, platform="cuda", **six))
+    assert head["env"]["RAY_ADDRESS"] == worker["group"]["ray"]["head"] == "[fd00::1]:29501"
+
+
+@pytest.mark.parametrize(
+    ("env", "text"),
+    [
+        ({"VLLM_PORT": 5000}, "env: VLLM_PORT 5000: lets processes of several hosts take the same port; leave it out"),
+        ({"NCCL_SOCKET_IFNAME": "ib9"}, "env: NCCL_SOCKET_IFNAME ib9: must be an interface of this host"),
+        ({"NCCL_SOCKET_IFNAME": "=eth"}, "env: NCCL_SOCKET_IFNAME =eth: must be an interface of this host"),
+        ({"GLOO_SOCKET_IFNAME": "eth"}, "env: GLOO_SOCKET_IFNAME eth: must be an interface of this host"),
+        ({"NCCL_SOCKET_IFNAME": "eth"}, ""),
+        ({"NCCL_SOCKET_IFNAME": "^docker"}, ""),
+    ],
+)
+def test_variables_that_keep_hosts_apart_are_refused(env: dict[str, Any], text: str) -> None:
+    found = errors(planned({**ENTRY, "tensor_parallel_size": 4, "env": env}, platform="cuda"))
+    assert any(f"gaudi02: model big: {text}" in one for one in found) if text else found == []
+
+
+@pytest.mark.parametrize(
+    ("ranges", "port", "warned"),
+    [
+        ([[32768, 60999]], 40000, True),
+        ([[1024, 29500]], 29500, True),
+        ([[32768, 60999]], 29500, False),
+        ([[1024, 29499], [29600, 65535]], 29500, False),
+    ],
+)
+def test_a_block_of_ports_that_the_kernel_gives_away_is_warned_of(
+    ranges: list[list[int]], port: int, warned: bool
+) -> None:
+    facts = {host: {"ephemeral_ports": ranges} for host in HOSTS}
+    plan = planned({**ENTRY, "tensor_parallel_size": 2, "cluster_port": port}, **facts)
+    text = f"cluster_port {port}: the kernel gives ports"
+    assert parts(plan) and any(text in one for one in plan["warnings"]) == warned
+
+
+def test_ports_that_the_kernel_keeps_are_not_given_away(monkeypatch: pytest.MonkeyPatch) -> None:
+    texts = {"ip_local_port_range": "1024\t65535\n", "ip_local_reserved_ports": "29500-29599,1024,8080\n"}
+    monkeypatch.setattr(observe_host, "read_text", lambda path: texts.get(path.rpartition("/")[2]))
+    ranges = [[1025, 8079], [8081, 29499], [29600, 65535]]
+    assert observe_host.ephemeral_ports() == ranges
+    texts.clear()
+    assert observe_host.ephemeral_ports() == []
+
+
+@pytest.mark.parametrize(
+    ("image", "keys", "text"),
+    [
+        ("vllm/vllm-openai:v0.9.2", {"tensor_parallel_size": 4}, ""),
+        (
+            *("vllm/vllm-openai:v0.9.2", {"tensor_parallel_size": 4, "distributed_executor_backend": "mp"}),
+            "distributed_executor_backend mp: must be ray for a model over several hosts in profile vllm",
+        ),
+        ("vllm/vllm-openai:v0.9.2", {"data_parallel_size": 4}, ""),
+        (
+            *("vllm/vllm-openai:v0.6.3", {"data_parallel_size": 4}),
+            "data_parallel_size 4: is not for profile vllm of this release, or for a vLLM before 0.9.0",
+        ),
+    ],
+)
+def test_an_image_gets_only_options_that_its_vllm_has(image: str, keys: dict[str, Any], text: str) -> None:
+    plan = planned({**ENTRY, **keys, "image": image}, platform="cuda")
+    found = [one for one in errors(plan) if "big: image" not in one]
+    if text:
+        assert any(f"gaudi01: model big: {text}" in one for one in found), found
+        return
+    assert found == []
+    for part in parts(plan):
+        assert ("--nnodes" in part["args"], "ray" in part["group"]) == (False, "tensor_parallel_size" in keys)
 
 
 def test_every_change_of_one_part_restarts_all() -> None:

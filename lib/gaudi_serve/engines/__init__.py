@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from ..core.versions import comparable
 from ..model.distributed import EXECUTOR, MP
 from ..model.host import LiveModel
 from ..model.shared import members
 from ..model.spec import Spec
 from ..platforms import Platform, platform_of
+from ..platforms.releases import vllm_of
 from . import aice_1_21, aice_1_22, aice_1_22_shared, deepseek_r1, plugin, vllm
 from .base import Engine, Launch
 
@@ -18,7 +20,21 @@ ENGINES: dict[str, Engine] = {
     one.ENGINE.name: one.ENGINE for one in (aice_1_21, aice_1_22, aice_1_22_shared, deepseek_r1, plugin, vllm)
 }
 
-__all__ = ["ENGINES", "Engine", "Launch", "engine_of", "executors", "profile_of", "running_engine", "with_executor"]
+# vLLM 0.11.0 has no --nnodes, and 0.8 has neither --data-parallel-start-rank nor --headless.
+NODES_SINCE, COPIES_SINCE = "0.11.1", "0.9.0"
+
+__all__ = [
+    "COPIES_SINCE",
+    "ENGINES",
+    "Engine",
+    "Launch",
+    "engine_of",
+    "executors",
+    "profile_of",
+    "running_engine",
+    "spreads_copies",
+    "with_executor",
+]
 
 
 def profile_of(
@@ -74,15 +90,27 @@ def engine_of(spec: Mapping[str, Any]) -> Engine:
     return ENGINES[spec["launch_profile"]]
 
 
-def executors(engine: Engine, platform: Platform, release: str) -> tuple[str, ...]:
-    """Return the executors of an engine for several hosts, its default first."""
-    options = platform.options(release)
-    return tuple(one for one in engine.executors if one != MP or "nnodes" in options)
+def executors(spec: Spec, platform: Platform, release: str) -> tuple[str, ...]:
+    """Return the executors of a model's engine and vLLM for several hosts, its default first."""
+    by_nodes = "nnodes" in platform.options(release) and not _before(spec, NODES_SINCE)
+    return tuple(one for one in engine_of(spec).executors if one != MP or by_nodes)
+
+
+def spreads_copies(spec: Spec, platform: Platform, release: str) -> bool:
+    """Return whether a model's engine and vLLM spread copies over hosts."""
+    able = MP in engine_of(spec).executors and "data_parallel_start_rank" in platform.options(release)
+    return able and not _before(spec, COPIES_SINCE)
+
+
+def _before(spec: Spec, since: str) -> bool:
+    """Return whether a model's vLLM is known, and older than a version."""
+    version = spec.get("vllm_version") or vllm_of(str(spec.get("image") or ""))
+    return bool(version) and comparable(str(version)) < comparable(since)
 
 
 def with_executor(spec: Spec, platform: Platform, release: str) -> Spec:
     """Return a model over several hosts with the executor of its engine and release, if that is not vLLM's own."""
-    found = executors(engine_of(spec), platform, release)
+    found = executors(spec, platform, release)
     if spec.members is None or spec.copied_over_hosts or spec.get(EXECUTOR) or not found or found[0] == MP:
         return spec
     return spec.but(**{EXECUTOR: found[0]})

@@ -65,6 +65,20 @@ def addresses() -> list[str] | None:
     return None if found is None else sorted({one["local"] for _, one in found})
 
 
+def ephemeral_ports() -> list[list[int]]:
+    """Return the ranges of ports that the kernel gives to any connection; empty if unknown."""
+    given = (read_text("/proc/sys/net/ipv4/ip_local_port_range") or "").split()
+    if len(given) != 2:
+        return []
+    first, last = map(int, given)
+    found = []
+    reserved = (read_text("/proc/sys/net/ipv4/ip_local_reserved_ports") or "").strip().split(",")
+    for low, _, high in sorted((one.partition("-") for one in reserved if one), key=lambda one: int(one[0])):
+        found += [[first, min(last, int(low) - 1)]] if first < int(low) else []
+        first = max(first, int(high or low) + 1)
+    return [*found, [first, last]] if first <= last else found
+
+
 def clock(controller: float | None) -> dict[str, Any]:
     """Return the seconds by which the host's clock is ahead of the controller's, and whether the kernel calls it set.
 

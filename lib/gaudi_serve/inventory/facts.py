@@ -57,6 +57,10 @@ def _number(value: Any) -> bool:
     return re.fullmatch(r"\d{1,2}", str(value)) is not None
 
 
+def _port_range(value: Any) -> bool:
+    return isinstance(value, (list, tuple)) and len(value) == 2 and all(map(whole(0, 65535), value))
+
+
 def _clock(value: Any) -> bool:
     if not _mapping(value):
         return False
@@ -116,6 +120,7 @@ HOST = {
     "cpu": Rule(_processor, "must be a mapping of architecture, features, numa_nodes, threads_per_core and nodes", {}),
     "verbs": Rule(list_of(is_line), "must be a list of RDMA devices, such as mlx5_0", []),
     "clock": Rule(_clock, "must be a mapping of offset_s (seconds) and synchronized (true or false)", {}),
+    "ephemeral_ports": Rule(list_of(_port_range), "must be a list of ranges of ports, such as [[32768, 60999]]", []),
     "host_nics": Rule(is_flag, "must be true or false, without quotes", False),
     "services": Rule(_mapping, "must be a mapping of models that are served", {}),
     "ports": Rule(_ports, "must be a mapping of port numbers to programs", {}),

@@ -293,7 +293,7 @@ class Host:
     answer only after this run has installed their driver. platforms: those of all its devices; empty if the facts do
     not contain it. notes: warnings about its devices. cpu: its processors, if it serves with them; None if unknown.
     verbs: RDMA devices of its network cards. between: the network between hosts as the inventory describes it. clock:
-    its own.
+    its own. ephemeral_ports: the ranges of ports that the kernel gives to any connection.
     """
 
     accelerator: str | None = None
@@ -322,6 +322,7 @@ class Host:
     verbs: tuple[str, ...] = ()
     between: Between = NEITHER
     clock: Clock = Clock()
+    ephemeral_ports: tuple[tuple[int, int], ...] = ()
 
     @classmethod
     def of(cls, facts: Mapping[str, Any], between: Between | None = None) -> Host:
@@ -358,6 +359,7 @@ class Host:
             tuple(map(str, facts.get("verbs") or ())),
             between or NEITHER,
             Clock((facts.get("clock") or {}).get("offset_s"), (facts.get("clock") or {}).get("synchronized")),
+            tuple((int(first), int(last)) for first, last in facts.get("ephemeral_ports") or ()),
         )
 
     @property

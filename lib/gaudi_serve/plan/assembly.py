@@ -14,6 +14,7 @@ from ..stages.container_runtime import engine_stopped
 from ..stages.gateway import gateway_ports
 from ..stages.image import images_of, with_official_images
 from .host import HostPlan, plan_models, with_peers
+from .meeting import Reach
 from .refusal import host_findings
 from .wanted import Wanted
 
@@ -37,9 +38,9 @@ class Peer:
     facts: Known
 
     @property
-    def address(self) -> str:
-        """Return the address at which the other hosts of a model reach this host."""
-        return self.wanted.cluster_address or str(self.facts["gaudi_host"].get("ip") or "")
+    def reach(self) -> Reach:
+        """Return how the other hosts of a model reach this host."""
+        return Reach.of(self.wanted.cluster_address, self.facts["gaudi_host"])
 
 
 def assemble(
@@ -86,22 +87,22 @@ def assemble(
 
 def _planned(name: str, own: Peer, peers: Mapping[str, Peer]) -> HostPlan:
     """Return the plan of a host, with the parts of its models on other hosts."""
-    addresses = {host: one.address for host, one in peers.items()}
-    plans = {host: planned_alone(host, one, addresses) for host, one in peers.items()}
-    mine = planned_alone(name, own, addresses)
-    return with_peers(mine, plans, addresses, {host: _kept_images(one) for host, one in peers.items()})
+    hosts = {host: one.reach for host, one in peers.items()}
+    plans = {host: planned_alone(host, one, hosts) for host, one in peers.items()}
+    mine = planned_alone(name, own, hosts)
+    return with_peers(mine, plans, hosts, {host: _kept_images(one) for host, one in peers.items()})
 
 
-def planned_alone(name: str, peer: Peer, addresses: Mapping[str, str]) -> HostPlan:
+def planned_alone(name: str, peer: Peer, hosts: Mapping[str, Reach]) -> HostPlan:
     """Return the plan of a host, without the parts of its models on other hosts.
 
     Args:
         name: The host.
         peer: Its requested state and its facts.
-        addresses: By host, the address for models over several hosts.
+        hosts: How to reach each host of its models over several hosts.
     """
     wanted = replace(peer.wanted, models=peer.wanted.models or [])
-    return plan_models(name, wanted, peer.facts["gaudi_host"], _images(name, peer.wanted)[0] or [], addresses)
+    return plan_models(name, wanted, peer.facts["gaudi_host"], _images(name, peer.wanted)[0] or [], hosts)
 
 
 def _kept_images(peer: Peer) -> dict[str, str]:

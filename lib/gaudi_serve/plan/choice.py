@@ -131,8 +131,8 @@ def _unable(
     together = [name, *partners[: count - 1]]
     part = {**{key: value for key, value in entry.items() if key != GROUP}, HOSTS: together}
     models = host_models(peer.wanted.models or [], [*candidates.parts, part], name)
-    addresses = {one: peers[one].address for one in together}
-    plan = planned_alone(name, replace(peer, wanted=replace(peer.wanted, models=models)), addresses)
+    hosts = {one: peers[one].reach for one in together}
+    plan = planned_alone(name, replace(peer, wanted=replace(peer.wanted, models=models)), hosts)
     model = str(entry.get("name"))
     wrong = [one.message for one in plan.findings if one.model == model]
     if wrong:

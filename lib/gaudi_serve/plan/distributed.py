@@ -13,13 +13,14 @@ from typing import Any
 from ..core.errors import Problem, shown
 from ..core.paths import CONFIG, RAY_MEMBER
 from ..core.words import counted, some_names
-from ..engines import ENGINES, Engine, engine_of, executors
+from ..engines import COPIES_SINCE, ENGINES, Engine, engine_of, executors, spreads_copies
 from ..model.between import NICS
 from ..model.distributed import EXECUTOR, HOSTS, MP, PORT, PORTS, Members
 from ..model.host import Host, LiveModel, Network
 from ..model.shared import SHARED
 from ..model.spec import Spec, size_key
-from ..platforms import platform_of
+from ..platforms import Platform, platform_of
+from .meeting import Reach, addresses_of, apart
 from .model import Placement, PlannedModel
 
 # Options that select a server's part of the model. The plan sets them.
@@ -33,6 +34,7 @@ OF_PART = (HOSTS, "node_rank", "data_parallel_start_rank", "headless", "host", "
 ADDRESS, RAY = "vllm_cluster_address", "ray"
 # Variables that would give Ray another secret than that of the hosts, or none.
 RAY_SECRETS = {"RAY_AUTH_TOKEN", "RAY_AUTH_MODE", "RAY_AUTH_TOKEN_PATH"}
+VLLM_PORT = "VLLM_PORT"
 # The model restarts if its supervisors do not reach each other for so many seconds.
 MEMBER_TIMEOUT_S = 20
 # The most seconds between the clocks of a model's hosts. The measurement itself takes a second or two.
@@ -96,18 +98,22 @@ def by_ray(spec: Spec) -> bool:
     return spec.members is not None and not spec.copied_over_hosts and executor_of(spec) == RAY
 
 
-def distributed_problems(spec: Spec, host: Host, release: str, addresses: Mapping[str, str]) -> list[Problem]:
+def distributed_problems(spec: Spec, host: Host, release: str, hosts: Mapping[str, Reach]) -> list[Problem]:
     """Return the problems with a model's distribution over its hosts, for one of these hosts."""
     members = spec.members
     if members is None:
         return []
+    addresses = addresses_of(spec.name, members.names, hosts)
     engine, platform = engine_of(spec), platform_of(host.accelerator)
     problems = _unread(members.names, addresses) + _of_address(members.here, host, addresses)
-    problems += _of_engine(spec, engine, executors(engine, platform, release)) + _of_copies(spec)
+    if not problems and (text := apart(spec.name, members.names, hosts)):
+        problems.append((ADDRESS, addresses[members.here], text))
+    problems += _of_engine(spec, engine, executors(spec, platform, release)) + _of_copies(spec, platform, release)
     problems += _of_sizes(spec, len(members.names))
     problems += [(key, spec[key], "is set by the plan; leave it out") for key in COUNTED if spec.get(key) is not None]
     own = sorted({*variables_between(spec, addresses), *RAY_SECRETS} & {*(spec.get("env") or {})})
     problems += [(f"env: {name}", spec["env"][name], "is set by the plan on each host; leave it out") for name in own]
+    problems += _of_environment(spec.get("env") or {}, host, platform.socket_variables)
     for key in ("module_ids", SHARED):
         if spec.get(key):
             problems.append((key, spec[key], "is not for a model over several hosts: the plan chooses on each host"))
@@ -144,6 +150,25 @@ def _of_address(name: str, host: Host, addresses: Mapping[str, str]) -> list[Pro
     return [(ADDRESS, mine, f"is the address of {others[0]} too; {choice}")] if others else []
 
 
+def _of_environment(env: Mapping[str, Any], host: Host, variables: Sequence[str]) -> list[Problem]:
+    """Return the problems with a user's variables that keep the processes of several hosts apart."""
+    problems: list[Problem] = []
+    if VLLM_PORT in env:
+        allowed = "lets processes of several hosts take the same port; leave it out"
+        problems.append((f"env: {VLLM_PORT}", env[VLLM_PORT], allowed))
+    own = sorted({one.interface for one in host.networks})
+    for name in variables:
+        text = str(env.get(name) or "")
+        # NCCL and HCCL also take the beginning of a name, and a leading ^ for all others.
+        exact = name.startswith("GLOO") or text.startswith("=")
+        parts = [] if text.startswith("^") or not own else [one for one in text.removeprefix("=").split(",") if one]
+        wrong = [part for part in parts if not any(one == part or (not exact and one.startswith(part)) for one in own)]
+        if wrong:
+            allowed = f"must be an interface of this host with an address ({', '.join(own)}), or leave it out"
+            problems.append((f"env: {name}", text, allowed))
+    return problems
+
+
 def _of_engine(spec: Spec, engine: Engine, offered: tuple[str, ...]) -> list[Problem]:
     said = spec.get(EXECUTOR)
     if not offered:
@@ -156,17 +181,20 @@ def _of_engine(spec: Spec, engine: Engine, offered: tuple[str, ...]) -> list[Pro
     if spec.stages > 1 and not engine.stages:
         allowed = f"must be 1: profile {engine.name} has no stages; use tensor_parallel_size over the hosts"
         return [("pipeline_parallel_size", spec["pipeline_parallel_size"], allowed)]
-    if spec.copied_over_hosts and MP not in offered:
-        allowed = f"is not for profile {engine.name} of this release; use tensor_parallel_size over the hosts"
-        return [("data_parallel_size", spec["data_parallel_size"], allowed)]
     if said and said not in offered and not spec.copied_over_hosts:
         allowed = f"must be {' or '.join(offered)} for a model over several hosts in profile {engine.name}"
         return [(EXECUTOR, said, allowed)]
     return []
 
 
-def _of_copies(spec: Spec) -> list[Problem]:
+def _of_copies(spec: Spec, platform: Platform, release: str) -> list[Problem]:
     """Return the problems with keys that are not for copies on several hosts, or only for them."""
+    if spec.copied_over_hosts and not spreads_copies(spec, platform, release):
+        allowed = (
+            f"is not for profile {spec.launch_profile} of this release, or for a vLLM before {COPIES_SINCE}; use "
+            "tensor_parallel_size over the hosts"
+        )
+        return [("data_parallel_size", spec["data_parallel_size"], allowed)]
     if spec.copied_over_hosts and spec.get(EXECUTOR) == RAY:
         return [(EXECUTOR, RAY, "is not for copies on several hosts, which need no Ray; leave it out")]
     if spec.get("data_parallel_hybrid_lb") and not spec.copied_over_hosts:
@@ -237,12 +265,16 @@ def variables_between(spec: Spec, addresses: Mapping[str, str]) -> dict[str, str
         env["VLLM_DP_MASTER_PORT"] = str(spec.cluster_ports.copies_torch)
     elif by_ray(spec):
         env |= {
-            "RAY_ADDRESS": f"{addresses.get(members.head, '')}:{spec.cluster_ports.rendezvous}",
+            "RAY_ADDRESS": _socket(addresses.get(members.head, ""), spec.cluster_ports.rendezvous),
             "RAY_AUTH_MODE": "token",
             "RAY_AUTH_TOKEN_PATH": token_path(spec.name),
             "RAY_USAGE_STATS_ENABLED": "0",
         }
     return env
+
+
+def _socket(address: str, port: int) -> str:
+    return f"[{address}]:{port}" if ":" in address else f"{address}:{port}"
 
 
 def token_path(name: str) -> str:
@@ -268,6 +300,13 @@ def notes_between(spec: Spec, host: Host, addresses: Mapping[str, str]) -> list[
     notes = [
         f"its hosts communicate on ports {ports.first} to {ports.last} and on ports that the kernel chooses, without "
         "encryption; docs/guides/multi-host.md has the firewall rule"
+    ]
+    block = f"{ports.first}-{ports.last}"
+    notes += [
+        f"{PORT} {ports.first}: the kernel gives ports {low} to {high} to any connection, so one of the block can be "
+        f"taken at a start; choose a block outside, or set net.ipv4.ip_local_reserved_ports to {block}"
+        for low, high in host.ephemeral_ports
+        if low <= ports.last and ports.first <= high
     ]
     slow = not platform.scales_out(host) and host.between.kind != NICS
     if slow and not spec.copied_over_hosts and (text := crossing(spec, members.names)):
@@ -381,7 +420,7 @@ def _group(spec: Spec, members: Members, here: Host, addresses: Mapping[str, str
         group["ray"] = {
             "role": "worker" if members.rank else "head",
             "address": addresses[members.here],
-            "head": f"{addresses[members.head]}:{ports.rendezvous}",
+            "head": _socket(addresses[members.head], ports.rendezvous),
             "hosts": len(members.names),
             "resource": platform.ray_resource,
             "devices": spec.cards,

@@ -23,6 +23,7 @@ from .cost import cache_of, cost_of, serves
 from .distributed import Part, joined, notes_between
 from .launch import container_of, launch_warnings
 from .loads import load_notes
+from .meeting import Reach, addresses_of
 from .model import Placement, PlannedModel, ServedModel
 from .place import Placed, place, topology_notes
 from .request import Mistake, ResolvedModel, Site
@@ -100,7 +101,7 @@ def plan_models(
     wanted: Wanted,
     host: Mapping[str, Any],
     images: Sequence[Mapping[str, Any]],
-    addresses: Mapping[str, str] | None = None,
+    hosts: Mapping[str, Reach] | None = None,
 ) -> HostPlan:
     """Plan the models of one host.
 
@@ -109,7 +110,7 @@ def plan_models(
         wanted: The request. Its models must be a list.
         host: The facts that module gaudi_facts returns in ``gaudi_host``.
         images: The result of filter vllm_images. Models may leave out the tag of a built image.
-        addresses: By host, the address for models over several hosts. ``with_peers`` then joins the parts of such a
+        hosts: How to reach each host of models over several hosts. ``with_peers`` then joins the parts of such a
             model.
 
     Returns:
@@ -126,7 +127,7 @@ def plan_models(
     if unset := None if wanted.release else release_unset(machine, host_name):
         return HostPlan(host_name, (), (unset,))
     release = str(wanted.release or DEFAULT)
-    site = Site(machine, release, wanted.catalog, wanted.defaults or {}, images, addresses or {}, wanted.offline)
+    site = Site(machine, release, wanted.catalog, wanted.defaults or {}, images, hosts or {}, wanted.offline)
     requests, mistakes = resolve(wanted.models, site)
     mistakes += checked(requests, site, wanted.weights_come)
     named = {*_names(wanted.models), *wanted.left}
@@ -152,14 +153,14 @@ def _in_both(host_name: str, wanted: Wanted) -> tuple[Finding, ...]:
 
 
 def with_peers(
-    plan: HostPlan, plans: Mapping[str, HostPlan], addresses: Mapping[str, str], images: Mapping[str, Mapping[str, str]]
+    plan: HostPlan, plans: Mapping[str, HostPlan], hosts: Mapping[str, Reach], images: Mapping[str, Mapping[str, str]]
 ) -> HostPlan:
     """Return the plan of a host, with its models joined to their parts on other hosts.
 
     Args:
         plan: The plan that plan_models returned.
         plans: The plans of all hosts of its models, including its own. Every host makes the same ones.
-        addresses: See plan_models.
+        hosts: See plan_models.
         images: By host, the ids by name of the images that the run does not change.
     """
     models: list[PlannedModel] = []
@@ -181,7 +182,7 @@ def with_peers(
             for name in spec.members.names
             if name in plans
         }
-        model, problems = joined(planned, parts, addresses)
+        model, problems = joined(planned, parts, addresses_of(spec.name, spec.members.names, hosts))
         findings += [Finding.of_model(plan.host, spec, *problem) for problem in problems]
         models += [model] if model and not problems else []
     return replace(plan, models=tuple(models), findings=tuple(findings))
@@ -273,14 +274,14 @@ def _planned_as(
     models = list(zip(spec.served, request.weights, strict=True))
     versioned, versions = served_by(spec, row)
     try:
-        container = container_of(versioned, host, placement, release, site.addresses)
+        container = container_of(versioned, host, placement, release, site.addresses(spec))
         ignored = launch_warnings(spec, platform)
         costed = cost_of(versioned, request.weights, row, host, placement, container, left)
     except InputError as problem:
         return None, [problem.finding or ("launch", None, str(problem))]
     loads = [text for one, weights in models for text in named(spec, one, load_notes(one, host, weights, release))]
     cards = [card for card in host.cards if card.module_id in placement.module_ids]
-    links = [*topology_notes(host, placement.module_ids), *notes_between(spec, host, site.addresses)]
+    links = [*topology_notes(host, placement.module_ids), *notes_between(spec, host, site.addresses(spec))]
     able = [
         text
         for one, weights in models

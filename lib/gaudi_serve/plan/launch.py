@@ -127,7 +127,7 @@ def container_of(
 ) -> Container:
     """Return everything that the container of a model on these cards needs.
 
-    ``spec`` includes the version of vLLM. ``addresses`` are those of a Site.
+    ``spec`` includes the version of vLLM. ``addresses`` are by host of the model.
 
     Raises:
         InputError: The engine refuses the request.

@@ -12,6 +12,7 @@ from ..model.host import Host
 from ..model.spec import Spec
 from ..model.vllm_options import OPTION_NAMES
 from ..model.weights import WeightsFacts
+from .meeting import Reach, addresses_of
 
 # A model as its user wrote it, and the problem with one of its keys.
 Mistake = tuple[Any, Problem]
@@ -74,7 +75,7 @@ class Site:
 
     release: of the host's software. catalog: known models by name. defaults: keys for every model in which neither it
     nor the catalog sets them. images: entries of ``vllm_images``; built ones have an alias, and each may have a
-    vllm_version. addresses: by host, the address for models over several hosts; hosts without facts are missing.
+    vllm_version. hosts: how to reach each host of models over several hosts; hosts without facts are missing.
     offline: the host has no internet.
     """
 
@@ -83,5 +84,9 @@ class Site:
     catalog: Mapping[str, Any]
     defaults: Mapping[str, Any]
     images: Sequence[Mapping[str, Any]]
-    addresses: Mapping[str, str] = field(default_factory=dict)
+    hosts: Mapping[str, Reach] = field(default_factory=dict)
     offline: bool = False
+
+    def addresses(self, spec: Spec) -> dict[str, str]:
+        """Return by host of a model its address; empty for a model on one host."""
+        return addresses_of(spec.name, spec.members.names, self.hosts) if spec.members else {}

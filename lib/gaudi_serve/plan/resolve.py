@@ -59,10 +59,10 @@ def _resolved(given: Any, site: Site) -> tuple[ResolvedModel | None, list[Mistak
     of_image = {entry["name"]: entry.get("vllm_version") for entry in site.images}.get(complete.get("image"))
     version = complete.get("vllm_version") or of_image
     full = complete.but(vllm_version=version)
-    apart = distributed_problems(full, site.host, site.release, site.addresses)
+    apart = distributed_problems(full, site.host, site.release, site.hosts)
     found += [(full, with_default(problem, spec)) for problem in apart]
     bad |= {key for key, _, _ in apart}
-    full = spread(full, site.addresses)
+    full = spread(full, site.addresses(full))
     weights = tuple(WeightsFacts.of(one, site.host) for one in full.served)
     return ResolvedModel(full, frozenset(spec), bad, notes, weights), found
 
