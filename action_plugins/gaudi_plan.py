@@ -103,7 +103,8 @@ class ActionModule(ActionBase):  # type: ignore[misc]  # ansible-core has no typ
         if not known.get("vllm_distributed_models"):
             return Tied()
         gateways, run = list(known.get("preflight_gateways") or []), list(variables.get("ansible_play_hosts_all") or [])
-        return tied_models(host, Fleet(variables["hostvars"], gateways, run), waits)
+        fleet = Fleet(variables["hostvars"], gateways, run, only_reads=not known["preflight_for"])
+        return tied_models(host, fleet, waits)
 
     def _mirrored(self, host: str, known: Variables, stages: list[str], variables: dict[str, Any]) -> dict[str, Any]:
         """Return as a refusal of stage offline what a run would fetch but the site's mirror does not have."""

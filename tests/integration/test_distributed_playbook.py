@@ -54,6 +54,10 @@ def test_a_model_is_served_by_chosen_hosts_and_stays_there(tmp_path: Path) -> No
     # One of its hosts alone knows the other; a host that serves no part of it is changed without them.
     status, text = play(tmp_path, environment, "site.yml", "--limit", "h03")
     assert status == 3 and "add it to --limit (h02,h03)" in text, text
+    # What only reads needs one of them.
+    status, text = play(tmp_path, environment, "playbooks/report.yml", "--limit", "h03")
+    assert status == 0 and "big: it is shown as it runs, because this run does not read h02" in text, text
+    assert any(line.split()[:2] == ["h02,", "h03"] and "big" in line.split() for line in text.splitlines()), text
     status, text = play(tmp_path, environment, "site.yml", "--limit", "h01")
     assert status == 0 and "big: it stays unchanged, because its hosts cannot be chosen" in text, text
     # While a host is away, the other models of its partner are changed, and its own part stays.

@@ -19,6 +19,7 @@ from gaudi_serve.plan.distributed import crossing
 from gaudi_serve.plan.fleet import vllm_fleet_lines, vllm_fleet_plan
 from gaudi_serve.plan.host import plan_models, with_peers
 from gaudi_serve.plan.meeting import Reach
+from gaudi_serve.plan.peers import Fleet, tied_models
 from gaudi_serve.plan.wanted import Wanted
 from gaudi_serve.platforms import platform_of
 from gaudi_serve.rollout.waves import hosts_down_at_once, restarted_at_once, rollout_plan, unverified_hosts
@@ -369,6 +370,18 @@ def test_a_host_that_was_not_read_is_named_with_the_limit_to_give() -> None:
     found = errors(vllm_fleet_plan(variables, ["gaudi01"], []))
     assert len(found) == 1 and "has gaudi02, of which this run has read no facts" in found[0]
     assert "add it to --limit (gaudi01,gaudi02)" in found[0]
+
+
+@pytest.mark.parametrize("only_reads", [True, False])
+def test_a_run_that_only_reads_needs_one_host_of_a_model(only_reads: bool) -> None:
+    variables = hostvars({**ENTRY, "tensor_parallel_size": 2})
+    del variables["gaudi02"]["gaudi_host"]
+    tied = tied_models("gaudi01", Fleet(variables, [], ["gaudi01"], only_reads=only_reads))
+    text = "it is shown as it runs, because this run does not read gaudi02"
+    assert tied.left == ({"big": text} if only_reads else {})
+    # A host of the run that does not answer is another matter.
+    tied = tied_models("gaudi01", Fleet(variables, [], HOSTS, only_reads=only_reads))
+    assert "no facts could be read of gaudi02" in tied.left["big"]
 
 
 def test_an_entry_of_one_host_has_no_hosts_and_bad_ones_are_refused() -> None:

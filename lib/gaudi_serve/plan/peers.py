@@ -64,7 +64,7 @@ class Fleet:
 
     hostvars: variables by host. gateways: the gateway hosts. run: the hosts of this run, including unreachable ones.
     facts_dir: the folder of saved facts; empty for live facts. catalogs: reads the catalog of a host from its own
-    folders.
+    folders. only_reads: the run changes nothing, so that --limit may leave out hosts of a model.
     """
 
     hostvars: Mapping[str, Known]
@@ -72,6 +72,7 @@ class Fleet:
     run: Collection[str] = ()
     facts_dir: str = ""
     catalogs: Catalogs = field(default_factory=lambda: catalogs_of([BUILTIN]))
+    only_reads: bool = False
     _choices: dict[str, dict[str, Choice]] = field(default_factory=dict)
     _given: dict[str, tuple[Known, dict[str, list[Unread]]]] = field(default_factory=dict)
 
@@ -245,7 +246,7 @@ def _unread_text(choice: Choice | None, hosts: Sequence[str], fleet: Fleet, save
     """Return why the parts of a model stay unchanged in this run; empty if they are planned.
 
     Hosts of the run that could not be read prevent planning of the other parts. Hosts that --limit leaves out are
-    reported as an error elsewhere.
+    reported as an error elsewhere, unless the run only reads.
     """
     if choice and choice.unread and not saved:
         return (
@@ -255,7 +256,10 @@ def _unread_text(choice: Choice | None, hosts: Sequence[str], fleet: Fleet, save
         )
     if choice and not choice.names:
         return ""
-    missing = [] if saved else [one for one in hosts if one in fleet.run and fleet.live(one) is None]
+    away = [] if saved else [one for one in hosts if one in fleet.hostvars and fleet.live(one) is None]
+    missing = [one for one in away if one in fleet.run]
+    if away and not missing and fleet.only_reads:
+        return f"it is shown as it runs, because this run does not read {some_names(away)}"
     return (
         f"it stays unchanged, because no facts could be read of {some_names(missing)}; the other changes of this run "
         "are planned without it"
