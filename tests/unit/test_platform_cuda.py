@@ -76,7 +76,7 @@ def test_one_card(machine: Any) -> None:
         **{"module_id": 0, "index": 0, "device_id": "GPU-00000000", "bus_id": "0000:17:00.0", "name": "NVIDIA L4"},
         **{"memory_mib": 23034, "memory_used_mib": 1, "capability": "8.9", "numa_node": 0, "cpus": ["0-31", "64-95"]},
         **{"in_use": False, "held_by": None, "problem": None, "sick": "", "links": {}, "no_peer": []},
-        **{"serial": None, "firmware": "96.00.5E.00.03", "pcie_gb_s": 0.0},
+        **{"memory_others_mib": 1, "serial": None, "firmware": "96.00.5E.00.03", "pcie_gb_s": 0.0},
     }
     assert (found["device_name"], found["driver_version"], found["pci_cards"]) == ("NVIDIA L4", "580.95.05", 1)
     assert found["notes"] == found["unusable_cards"] == []
@@ -194,10 +194,44 @@ def test_parts_of_divided_cards_are_the_devices(machine: Any) -> None:
     assert access and not access.files and access.shown.startswith(r"\(UUID: (?P<id>MIG")
 
 
-def test_a_memory_that_processors_share_is_counted_without_what_they_need(machine: Any) -> None:
-    found = machine(card("GB10", odd={"memory.total": "[N/A]", "memory.used": "[N/A]"}))
-    assert found["modules"][0]["memory_mib"] == 120 * 1024 - 8192
-    assert found["modules"][0]["problem"] is None
+SPARK = {"memory.total": "[N/A]", "memory.used": "[N/A]"}
+LLAMA = {
+    **{"model_type": "llama", "num_hidden_layers": 32, "hidden_size": 4096, "intermediate_size": 14336},
+    **{"num_attention_heads": 32, "num_key_value_heads": 8, "vocab_size": 128256, "torch_dtype": "bfloat16"},
+    **{"max_position_embeddings": 131072},
+}
+
+
+def planned_there(found: dict[str, Any], **spec: Any) -> tuple[dict[str, Any], list[str]]:
+    """Return a plan of a model of 15 GiB on an observed host, and its errors."""
+    model = {"name": "m", "weights": "/m/x", "image": "vllm/vllm-openai:v0.33.0", "config": LLAMA}
+    facts, problems = checked_host({"accelerator": "cuda", **found})
+    assert problems == []
+    plan = vllm_plan([{**model, "weight_bytes": 16 * 10**9, **spec}], facts, host_name="g")
+    return plan, [one["message"] for one in plan["errors"]]
+
+
+def test_a_memory_that_processors_share_is_counted_as_cuda_and_vllm_do(machine: Any, tmp_path: Path) -> None:
+    """Two DGX Spark had 102 of 121.69 GiB free at a start, so that 0.87 and 0.92 failed there."""
+    put(tmp_path, "proc/meminfo", "MemTotal:       127600724 kB\nMemFree: 9 kB\nMemAvailable:   110624768 kB\n")
+    found = machine(card("GB10", odd=SPARK))
+    (module,) = found["modules"]
+    assert (module["memory_mib"], module["memory_others_mib"], module["problem"]) == (124610, 16578, None)
+    for share in ({}, {"gpu_memory_utilization": 0.87}):
+        (error,) = planned_there(found, **share)[1]
+        assert f"gpu_memory_utilization {share.get('gpu_memory_utilization', 0.92)}" in error
+        assert "of 121.7 GiB must be free when the server starts" in error
+        assert error.endswith("leave 101.5 GiB; end programs that use this memory, or set gpu_memory_utilization 0.83")
+    plan, errors = planned_there(found, gpu_memory_utilization=0.83)
+    assert errors == [] and plan["models"][0]["memory"]["device_gib"] == 121.7
+    # Its own use of the memory is not that of others, and a server that serves has its share.
+    held = machine(card("GB10", odd=SPARK, programs=[[7, "/usr/bin/python3", 15000]]))
+    assert held["modules"][0]["memory_others_mib"] == 1578
+    launch = {key: plan["models"][0][key] for key in ("device_access", "module_ids")}
+    live = {"m": {"active": True, "holds": True, "digest": plan["models"][0]["digest"], "launch": launch}}
+    used = {**found, "modules": [{**module, "memory_others_mib": 90000}]}
+    assert planned_there({**used, "services": live}, gpu_memory_utilization=0.83)[1] == []
+    assert len(planned_there(used, gpu_memory_utilization=0.83)[1]) == 1
 
 
 def test_cards_are_held_by_programs_or_by_what_nobody_shows(machine: Any) -> None:

@@ -137,6 +137,7 @@ MODULE = {
     "problem": Rule(is_line, "must be a text of one line", None),
     "name": Rule(is_line, "must be a text of one line", None),
     "memory_mib": Rule(whole(0, 10**8), "must be an integer of MiB", 0),
+    "memory_others_mib": Rule(whole(0, 10**8), "must be an integer of MiB", None),
     "capability": Rule(matching(r"(\d{1,2}\.\d|gfx[0-9a-f]+)?"), "must be a text such as '8.9' or gfx942", ""),
     "links": Rule(
         lambda value: _mapping(value) and all(map(is_line, value.values())) and all(map(_number, value)),

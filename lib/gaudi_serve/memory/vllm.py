@@ -27,6 +27,7 @@ from .vllm_figures import (
     CACHE_STEP,
     CHUNKS_ABOVE,
     CHUNKS_SINCE,
+    CONTEXT_GIB,
     CUDA_KEEPS_GIB,
     CUDA_KEEPS_SHARE,
     FULL_GRAPH_SIZES,
@@ -57,6 +58,7 @@ from .vllm_figures import (
     SHARE,
     UNIFIED,
     UNIFIED_GFX,
+    UNIFIED_PROCESS_GIB,
     UTILIZATION,
     UTILIZATION_BEFORE,
     UTILIZATION_SINCE,
@@ -184,11 +186,15 @@ def _judged(planned: Planned) -> dict[str, Any] | None:
     fixed = next((key for key in FIXED if spec.get(key)), "")
     fixed = _key_on_node(planned, fixed) if planned.on_node else fixed
     over = max(one.over for one in divided) if fixed else 0.0
+    free = _free_gib(planned)
+    if free is not None and _share(planned) > free[0]:
+        fixed, over = SHARE, _share(planned) * worst.total - free[1]
     fits = worst.cache > 0 and bool(sequences) and not over
     short = over or max(0.0, lacking) - min(0.0, worst.cache)
     return {
         **({"over": fixed} if over else {}),
         **({"requested_gib": round(worst.requested, 1), "most_gib": round(worst.most, 1)} if planned.on_node else {}),
+        **({"free_gib": round(free[1], 1)} if free else {}),
         "device_gib": round(worst.total, 1),
         "reserved_gib": round(worst.reserved, 1),
         "weights_gib": round(worst.weights, 1),
@@ -234,7 +240,7 @@ def _stage(planned: Planned, stage: int) -> Divided | None:
     kinds = model.layer_kinds[first:end]
     batch, requests = batches_of(planned)
     total = device_gib(planned.cards)
-    share = float(spec.get("gpu_memory_utilization") or utilization(release))
+    share = _share(planned)
     weights = _weights(planned, stage)
     graphs = 0.0 if not _counts_graphs(planned) else _graphs(planned, end - first)
     seeing, kept = _vision(planned, batch) if stage == 0 else (0.0, 0.0)
@@ -284,6 +290,26 @@ def device_gib(cards: Sequence[Card]) -> float:
 def _unified(card: Card) -> bool:
     """Return whether a card uses the host's memory."""
     return UNIFIED in (card.name or "") or card.capability.startswith(UNIFIED_GFX)
+
+
+def _share(planned: Planned) -> float:
+    """Return the share of its cards that a server uses."""
+    return float(planned.spec.get(SHARE) or utilization(planned.release))
+
+
+def _free_gib(planned: Planned) -> tuple[float, float] | None:
+    """Return the largest share of its cards with which a server starts, and the GiB that are free on that card.
+
+    None if the memory that other programs use is unknown. Without its share vLLM does not start, whatever it needs.
+    """
+    found = []
+    for card in planned.cards:
+        if card.others_mib is None or planned.on_node or not card.memory_mib:
+            return None
+        total = device_gib([card])
+        free = max(0.0, total - card.others_mib / 1024 - (UNIFIED_PROCESS_GIB if _unified(card) else CONTEXT_GIB))
+        found.append((free / total, free))
+    return min(found, default=None)
 
 
 def utilization(release: str) -> float:
@@ -452,6 +478,8 @@ def _suggestions(planned: Planned, found: Mapping[str, Any]) -> list[dict[str, A
 
     Changes of everyday keys come first.
     """
+    if "free_gib" in found and found.get("over") == SHARE:
+        return _that_start(planned)
     changes = _smaller_on_node(planned, found) if planned.on_node else _on_cards(planned, found)
     tried = [change for change in changes if _fits(planned.but(**change))]
     nearest: list[dict[str, Any]] = []
@@ -473,6 +501,16 @@ def _suggestions(planned: Planned, found: Mapping[str, Any]) -> list[dict[str, A
         if length and _fits(other.but(max_model_len=length)):
             return [{**change, "max_model_len": length}]
     return []
+
+
+def _that_start(planned: Planned) -> list[dict[str, Any]]:
+    """Return the largest share with which a server starts beside other programs, and what the model then needs."""
+    share = math.floor((_free_gib(planned) or (0.0, 0.0))[0] * 100) / 100
+    less = planned.but(**{SHARE: share})
+    judged = _judged(less) if share > 0 else None
+    if judged is None:
+        return []
+    return [{SHARE: share, **change} for change in ([{}] if judged["fits"] else _suggestions(less, judged))]
 
 
 def _less_fixed(planned: Planned, found: Mapping[str, Any]) -> list[dict[str, Any]]:
@@ -541,7 +579,7 @@ def _able(capability: str, latent: bool) -> bool:
 
 
 def _larger_share(planned: Planned) -> list[dict[str, Any]]:
-    now = float(planned.spec.get("gpu_memory_utilization") or utilization(planned.release))
+    now = _share(planned)
     steps = [step / 100 for step in range(math.floor(now * 100) + 1, round(MOST_UTILIZATION * 100) + 1)]
     fixed = planned.spec.get("kv_cache_memory_bytes")
     return [] if fixed else [{"gpu_memory_utilization": step} for step in steps]

@@ -17,6 +17,9 @@ CUDA_KEEPS_GIB, CUDA_KEEPS_SHARE = 0.42, 0.0016
 
 # Cards that use the host's memory, by name or capability. vLLM's defaults count them as small.
 UNIFIED, UNIFIED_GFX = "GB10", "gfx115"
+# A server starts only if its whole share of a card is free. GiB that its own processes have by then: a context on the
+# card, and on those cards also the memory of its programs.
+CONTEXT_GIB, UNIFIED_PROCESS_GIB = 0.4, 4.0
 
 # The defaults of gpu_memory_utilization.
 UTILIZATION, UTILIZATION_BEFORE, UTILIZATION_SINCE = 0.92, 0.9, "0.20"

@@ -18,7 +18,8 @@ class Card:
     their siblings. held_by: the program that uses it. problem: why it cannot be used; such a card counts as in use.
     device_id: the permanent id that its driver uses, if that is not its module_id.
     name, memory_mib, capability: of the device, if its platform reports them per device; capability is the target of
-    compiled software, such as 8.9 or gfx942. links: the kind of the link to each other card, by its module_id, in the
+    compiled software, such as 8.9 or gfx942. others_mib: memory of it that programs use which do not compute on it;
+    None if unknown. links: the kind of the link to each other card, by its module_id, in the
     words of the vendor's tool. no_peer: the module_ids of the cards whose memory it cannot read. alone: it is a slice
     of a card and cannot work with other cards.
     pcie_gb_s: the highest rate of its slowest PCI Express link, in GB/s and one direction; 0 if unknown.
@@ -44,6 +45,7 @@ class Card:
     sick: str = ""
     excluded: bool = False
     pcie_gb_s: float = 0.0
+    others_mib: int | None = None
 
     @classmethod
     def of(cls, facts: Mapping[str, Any]) -> Card:
@@ -68,6 +70,7 @@ class Card:
             str(facts.get("sick") or ""),
             bool(facts.get("excluded")),
             float(facts.get("pcie_gb_s") or 0),
+            facts.get("memory_others_mib"),
         )
 
     @property

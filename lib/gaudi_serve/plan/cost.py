@@ -199,6 +199,8 @@ def _of_vllm(
         workers = nodes_of(one.spec, host.cpu.nodes) if host.cpu else ()
         return plan_nodes(planned, workers, now=not any(live.runs for live in host.services.values()))
     cards = tuple(card for card in host.cards if card.module_id in placement.module_ids)
+    if serves(one.spec, host, placement, container):  # It has its memory, and other programs came later.
+        cards = tuple(replace(card, others_mib=None) for card in cards)
     return plan_vllm(replace(planned, cards=cards, cards_left=cards_left))
 
 
@@ -482,6 +484,12 @@ def _memory_problem(spec: Spec, memory: Mapping[str, Any], read_gib: float) -> P
     if memory["reserved_gib"] > memory["weights_gib"]:
         weights += f" and {memory['reserved_gib']} GiB for a batch, its images or videos, and libraries"
     length = spec.get("max_model_len", memory.get("max_model_len"))
+    if memory.get("over") == SHARE:
+        allowed = (
+            f"of {memory['device_gib']} GiB must be free when the server starts, and other programs and its own "
+            f"processes leave {memory['free_gib']} GiB; end programs that use this memory, or set {ways or 'less'}"
+        )
+        return SHARE, _share_of(spec), allowed
     if fixed := memory.get("over"):
         allowed = (
             f"makes a KV cache of {memory['kv_cache_gib']} GiB a card next to {weights}, of {memory['device_gib']} "
@@ -499,6 +507,11 @@ def _memory_problem(spec: Spec, memory: Mapping[str, Any], read_gib: float) -> P
         f"{weights} leave; {memory['short_by_gib']} GiB a card are missing; {remedy}"
     )
     return "max_model_len", length, allowed
+
+
+def _share_of(spec: Spec) -> Any:
+    """Return the share of its devices that a model uses."""
+    return spec.get(SHARE) or utilization(release_of(spec.get("vllm_version") or vllm_of(str(spec.get("image")))))
 
 
 def _ways(suggestions: Sequence[Mapping[str, Any]]) -> str:
@@ -528,8 +541,8 @@ def _node_problem(spec: Spec, memory: Mapping[str, Any]) -> Problem:
         value = spec.get(key)
         if key == "env":
             key, value = f"env.{KV_SPACE}", (value or {}).get(KV_SPACE)
-        if key == SHARE and value is None:
-            value = utilization(release_of(spec.get("vllm_version") or vllm_of(str(spec.get("image")))))
+        if key == SHARE:
+            value = _share_of(spec)
         whole = f"{memory['requested_gib']} GiB of {node} ({parts}, the rest for the KV cache)"
         return key, value, f"needs {whole}, and {limit}; {remedy}"
     length = spec.get("max_model_len", memory.get("max_model_len"))

@@ -36,8 +36,6 @@ SWITCH = ("0x0680",)
 INFORMATION = "proc/driver/nvidia/gpus/*/information"
 NODE = re.compile(r"/dev/nvidia(\d{1,3})")
 WATCHERS = ("nvidia-smi", "nvidia-persiste", "nv-hostengine", "dcgm", "Xorg", "Xwayland", "gnome-", "kwin", "nvtop")
-# Reserve of a host whose processors and cards share one memory.
-UNIFIED_KEEPS_MIB = 8192
 VISIBLE, MASK = "NVIDIA_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES"
 COMPATIBILITY = "VLLM_ENABLE_CUDA_COMPATIBILITY"
 # Images of vLLM since this one contain CUDA 13, which needs a driver at least as new as this; older ones CUDA 12.
@@ -86,18 +84,21 @@ def observe(root: str = "/") -> dict[str, Any]:
     wrong, warned = _wrong(rows, logged, root)
     divided = any(row.divided for row in rows)
     links, peers = _topology(rows)
-    holders = _holders(rows, minors, root)
+    programs = smi.asked(smi.PROGRAMS)[0].out
+    holders = _holders(rows, minors, programs, root)
+    computing = smi.program_mib(programs)
     serials = smi.serials()
     modules = []
     for row in rows:
         module = _module(row, on_bus.get(row.bus_id), minors.get(row.uuid), holders.get(row.uuid), root)
+        module["memory_others_mib"] = _others_mib(module, computing.get(row.uuid, 0))
         module["problem"] = module["problem"] or wrong.get(row.index)
         module |= {"sick": warned.get(row.index, ""), **serials.get(row.uuid, {})}
         module["links"] = {str(other): kind for (one, other), kind in links.items() if one == row.index}
         module["no_peer"] = sorted(other for (one, other), word in peers.items() if one == row.index and word != "OK")
         modules.append(module)
     if divided:
-        modules = _divided(rows, modules)
+        modules = _divided(rows, modules, programs)
     return {
         "device_name": rows[0].fields["name"],
         "driver_version": rows[0].fields["driver_version"],
@@ -123,11 +124,11 @@ def _module(row: smi.Row, device: PciDevice | None, minor: int | None, holder: s
     total, used = row.number("memory.total"), row.number("memory.used")
     capability = row.fields["compute_cap"]
     unified = row.fields["memory.total"] == "[N/A]"
-    memory = _unified_mib(root) if unified else total or 0
+    memory, used = _unified_mib(root) if unified else (total or 0, used)
     held = holder or (None if unified else filled(used or 0, memory))
     return {
         **{"module_id": row.index, "index": minor, "device_id": row.uuid, "bus_id": row.bus_id},
-        **{"name": row.fields["name"], "memory_mib": memory, "memory_used_mib": used or 0},
+        **{"name": row.fields["name"], "memory_mib": memory, "memory_used_mib": used},
         "capability": capability if re.fullmatch(CAPABILITY, capability) else "",
         "numa_node": device.numa_node if device else -1,
         "cpus": list(device.cpus) if device else [],
@@ -197,9 +198,15 @@ def _topology(rows: Sequence[smi.Row]) -> tuple[dict[tuple[int, int], str], dict
     return smi.matrix(smi.asked(smi.LINKS)[0].out), smi.matrix(smi.asked(smi.PEERS)[0].out)
 
 
-def _holders(rows: Sequence[smi.Row], minors: Mapping[str, int], root: str) -> dict[str, str]:
+def _others_mib(module: Mapping[str, Any], computing: int | None) -> int | None:
+    """Return the MiB of a card that programs use which do not compute on it, such as a desktop; None if unknown."""
+    used = module["memory_used_mib"]
+    return None if computing is None or used is None else max(0, used - computing)
+
+
+def _holders(rows: Sequence[smi.Row], minors: Mapping[str, int], programs: str, root: str) -> dict[str, str]:
     """Return ``{uuid: who}`` of the cards and parts that programs use, including programs in containers."""
-    found = smi.programs(smi.asked(smi.PROGRAMS)[0].out)
+    found = smi.programs(programs)
     if {row.uuid for row in rows} <= found.keys():
         return found
     opened = device_holders(NODE, WATCHERS, root)
@@ -207,10 +214,10 @@ def _holders(rows: Sequence[smi.Row], minors: Mapping[str, int], root: str) -> d
     return {**by_node, **found}
 
 
-def _divided(rows: Sequence[smi.Row], modules: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+def _divided(rows: Sequence[smi.Row], modules: Sequence[dict[str, Any]], programs: str) -> list[dict[str, Any]]:
     """Return the modules with the parts of divided cards in place of these."""
     parts = smi.parts(smi.asked(smi.LIST)[0].out)
-    holders = smi.programs(smi.asked(smi.PROGRAMS)[0].out)
+    holders = smi.programs(programs)
     found: list[dict[str, Any]] = []
     numbers: dict[int, int] = {}  # nvidia-smi's numbers of the cards without parts
     for row, module in zip(rows, modules, strict=True):
@@ -225,6 +232,7 @@ def _divided(rows: Sequence[smi.Row], modules: Sequence[dict[str, Any]]) -> list
             held = holders.get(part.uuid)
             own = {"device_id": part.uuid, "name": f"{module['name']} MIG {part.profile}", "alone": True}
             sizes = {"memory_mib": part.memory_mib, "memory_used_mib": 0, "in_use": bool(held), "held_by": held}
+            sizes |= {"memory_others_mib": None}
             found.append({**module, **own, **sizes, "module_id": len(found), "links": {}, "no_peer": []})
     return [{**one, **_renumbered(one, numbers)} for one in found]
 
@@ -246,10 +254,17 @@ def _minors(root: str) -> dict[str, int]:
     return found
 
 
-def _unified_mib(root: str) -> int:
-    """Return the MiB that a card may use of a memory that it shares with the processors."""
-    total = re.search(r"^MemTotal:\s+(\d+)", read_text(Path(root, "proc/meminfo")) or "", re.MULTILINE)
-    return max(0, int(total[1]) // 1024 - UNIFIED_KEEPS_MIB) if total else 0
+def _unified_mib(root: str) -> tuple[int, int | None]:
+    """Return the MiB of a memory that a card shares with the processors, and those that all programs use of it.
+
+    CUDA reports all of it. vLLM counts what Linux calls available as free, which includes the cache of files.
+    """
+    text = read_text(Path(root, "proc/meminfo")) or ""
+    sizes = {
+        name: int(kib) // 1024 for name, kib in re.findall(r"^(MemTotal|MemAvailable):\s+(\d+)", text, re.MULTILINE)
+    }
+    total, available = sizes.get("MemTotal", 0), sizes.get("MemAvailable")
+    return total, None if available is None else total - available
 
 
 def _persistence(rows: Sequence[smi.Row]) -> list[str]:

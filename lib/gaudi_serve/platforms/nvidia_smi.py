@@ -22,7 +22,7 @@ QUERY = ["nvidia-smi", f"--query-gpu={','.join(FIELDS)}", CSV]
 SICK = ["nvidia-smi", f"--query-gpu={','.join((*ERRORS, ACTION))}", CSV]
 NUMBERS = ["nvidia-smi", f"--query-gpu={','.join(SERIALS)}", CSV]
 SICK_BEFORE = ["nvidia-smi", f"--query-gpu={','.join(ERRORS)}", CSV]  # for older drivers, which report no action
-PROGRAMS = ["nvidia-smi", "--query-compute-apps=gpu_uuid,pid,process_name", CSV]
+PROGRAMS = ["nvidia-smi", "--query-compute-apps=gpu_uuid,pid,process_name,used_memory", CSV]
 LIST, LINKS, PEERS = ["nvidia-smi", "-L"], ["nvidia-smi", "topo", "-m"], ["nvidia-smi", "topo", "-p2p", "r"]
 FABRIC = ["nvidia-smi", "-q", "-i", "0"]
 # What to do about an exit status of nvidia-smi.
@@ -177,11 +177,23 @@ def matrix(text: str) -> dict[tuple[int, int], str]:
 def programs(text: str) -> dict[str, str]:
     """Return ``{uuid: "python3 (pid 4711)"}`` of the programs that compute on a card or a part."""
     found: dict[str, str] = {}
-    for line in text.splitlines():
-        cells = [cell.strip() for cell in line.split(", ")]
-        if len(cells) == len(("uuid", "pid", "name")) and cells[1].isdigit():
-            found.setdefault(cells[0], f"{cells[2].rpartition('/')[2]} (pid {cells[1]})")
+    for uuid, pid, name, _ in _programs(text):
+        found.setdefault(uuid, f"{name.rpartition('/')[2]} (pid {pid})")
     return found
+
+
+def program_mib(text: str) -> dict[str, int | None]:
+    """Return the MiB of each card or part that the programs of ``programs`` use; None if one of them is unreadable."""
+    found: dict[str, int | None] = {}
+    for uuid, _, _, used in _programs(text):
+        before = found.get(uuid, 0)
+        found[uuid] = None if before is None or not used.isdigit() else before + int(used)
+    return found
+
+
+def _programs(text: str) -> list[tuple[str, str, str, str]]:
+    lines = [[cell.strip() for cell in line.split(", ")] for line in text.splitlines()]
+    return [(one[0], one[1], ", ".join(one[2:-1]), one[-1]) for one in lines if len(one) > 3 and one[1].isdigit()]
 
 
 def errors() -> list[Errors]:
