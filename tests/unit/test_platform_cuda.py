@@ -234,6 +234,25 @@ def test_a_memory_that_processors_share_is_counted_as_cuda_and_vllm_do(machine: 
     assert len(planned_there(used, gpu_memory_utilization=0.83)[1]) == 1
 
 
+def test_memory_of_a_desktop_is_not_a_model_s(machine: Any) -> None:
+    """An idle card lets vLLM start with 0.97, and 2,900 MiB of a desktop with 0.86, not with its own 0.92."""
+    errors = planned_there(machine(card("4090", used_mib=2900)), max_model_len=8192)[1]
+    assert errors == [
+        "g: model m: gpu_memory_utilization 0.92 (default): of 23.5 GiB must be free when the server starts, and "
+        "other programs and its own processes leave 20.3 GiB; end programs that use this memory, or set "
+        "gpu_memory_utilization 0.86"
+    ]
+    assert planned_there(machine(card("4090", used_mib=2900)), max_model_len=8192, gpu_memory_utilization=0.86)[1] == []
+    assert planned_there(machine(card("4090", used_mib=12)), max_model_len=8192, gpu_memory_utilization=0.97)[1] == []
+    # What is suggested fits, with every change that it then needs.
+    (error,) = planned_there(machine(card("4090", used_mib=2900)), max_model_len=32768)[1]
+    assert error.endswith("0.86 with max_model_len 29696 or gpu_memory_utilization 0.86 with kv_cache_dtype fp8"), error
+    # The memory of a server of this toolkit is its own; a tool that shows no memory of it makes the rest unknown.
+    for mib, others in ((20000, 2900), ("[N/A]", None)):
+        found = machine(card("4090", used_mib=22900, programs=[[7, "/usr/bin/a, b", mib]]))
+        assert (found["modules"][0]["memory_others_mib"], found["modules"][0]["held_by"]) == (others, "a, b (pid 7)")
+
+
 def test_cards_are_held_by_programs_or_by_what_nobody_shows(machine: Any) -> None:
     found = machine(card("L4", 0, programs=[[4711, "/opt/vllm/bin/python3"]]), card("L4", 1, used_mib=9000))
     assert [module["held_by"] for module in found["modules"]] == [

@@ -214,7 +214,10 @@ def test_who_has_memory_of_a_card_holds_it_and_who_sees_it_does_not(eight: GpuHo
     process(eight.root, 812, "Xorg", "/dev/dri/renderD132", "drm-memory-vram:\t900000 KiB\n")
     process(eight.root, 813, "mpv", "/dev/dri/renderD133", "drm-driver:\tamdgpu\ndrm-memory-vram:\t300 KiB\n")
     process(eight.root, 814, "blender", "/dev/dri/renderD134", "drm-driver:\tamdgpu\ndrm-memory-vram:\t900000 KiB\n")
-    held = {module["module_id"]: module["held_by"] for module in observed(eight)["modules"] if module["in_use"]}
+    put(eight.root, f"sys/bus/pci/devices/{BUSES[2]}/mem_info_vram_used", f"{(40 << 10) + 283 << 20}\n")
+    modules = observed(eight)["modules"]
+    held = {module["module_id"]: module["held_by"] for module in modules if module["in_use"]}
+    assert {module["memory_others_mib"] for module in modules} == {283}
     assert held == {2: "python3 (pid 4711)", 6: "blender (pid 814), which has /dev/dri/renderD134 open"}
 
 
@@ -222,7 +225,7 @@ def test_memory_that_no_program_shows_holds_a_card(eight: GpuHost) -> None:
     put(eight.root, f"sys/bus/pci/devices/{BUSES[5]}/mem_info_vram_used", f"{90000 << 20}\n")
     module = observed(eight)["modules"][5]
     assert module["held_by"] == "a program that is not shown (90000 of its 196592 MiB are used)"
-    assert module["memory_used_mib"] == 90000
+    assert module["memory_used_mib"] == module["memory_others_mib"] == 90000
 
 
 def test_errors_of_memory_make_a_card_sick(eight: GpuHost) -> None:

@@ -99,6 +99,16 @@ def kfd_holders(root: str = "/", least: int = 1 << 20) -> dict[int, str]:
     return found
 
 
+def kfd_used(root: str = "/") -> dict[int, int]:
+    """Return ``{gpu_id: bytes}`` of a GPU's memory that the programs have which compute."""
+    found: dict[int, int] = {}
+    for path in Path(root, PROCESSES).glob("[0-9]*/vram_[0-9]*"):
+        gpu_id = path.name.removeprefix("vram_")
+        if gpu_id.isdigit():
+            found[int(gpu_id)] = found.get(int(gpu_id), 0) + (number_of(path) or 0)
+    return found
+
+
 def kfd_processes(root: str = "/") -> frozenset[str]:
     """Return the process IDs of the programs that compute on any GPU."""
     return frozenset(path.name for path in Path(root, PROCESSES).glob("[0-9]*"))

@@ -24,7 +24,7 @@ from .device_access import DeviceAccess, Node
 from .device_holders import device_holders
 from .driver import Driver
 from .kernel_log import kernel_log
-from .kfd import XGMI, Gpu, kfd_gpus, kfd_holders, kfd_processes
+from .kfd import XGMI, Gpu, kfd_gpus, kfd_holders, kfd_processes, kfd_used
 from .links import Links, Threshold
 from .pci import (
     ACCELERATOR,
@@ -161,7 +161,7 @@ def _modules(
     rows = [(on_bus[gpu.bus_id].device, shown.get(numbers[gpu.node])) for gpu in gpus]
     named = {device: card.name for device, card in rows if card and card.name}
     divided = any(gpu.part for gpu in gpus)
-    held = kfd_holders(root)
+    held, computing = kfd_holders(root), kfd_used(root)
     opened = device_holders(NODE, WATCHERS, root, kfd_processes(root), LEAST_KIB)
     modules = []
     for gpu in sorted(gpus, key=lambda one: numbers[one.node]):
@@ -175,6 +175,7 @@ def _modules(
                 "device_id": str(gpu.location) if divided else gpu.bus_id,
                 "name": _name(device, named),
                 **{"bus_id": gpu.bus_id, "memory_mib": total, "memory_used_mib": used, "capability": gpu.gfx},
+                "memory_others_mib": None if divided else max(0, used - (computing.get(gpu.gpu_id, 0) >> 20)),
                 **{"numa_node": device.numa_node, "cpus": list(device.cpus), "pcie_gb_s": device.gb_s},
                 **{"in_use": holder is not None, "held_by": holder},
                 "problem": node_problem(gpu.minor, root) or _unread(gpu, total, gpus, divided=divided),
