@@ -24,7 +24,9 @@ from helpers.standin_host import STANDINS
 KINDS = {
     "T4": ("Tesla T4", 15360, "7.5"),
     "L4": ("NVIDIA L4", 23034, "8.9"),
+    "P100": ("Tesla P100-PCIE-16GB", 16384, "6.0"),
     "V100": ("Tesla V100-SXM2-16GB", 16384, "7.0"),
+    "5090": ("NVIDIA GeForce RTX 5090", 32607, "12.0"),
     "A100": ("NVIDIA A100-SXM4-80GB", 81920, "8.0"),
     "4090": ("NVIDIA GeForce RTX 4090", 24564, "8.9"),
     "3090": ("NVIDIA GeForce RTX 3090", 24576, "8.6"),
@@ -396,10 +398,40 @@ def test_persistence_that_is_off_is_reported(machine: Any) -> None:
     assert machine(card("L4", persistence="Disabled"))["notes"][0].startswith("persistence mode of cards [0] is off")
 
 
-def test_a_card_that_is_too_old_for_the_images(machine: Any) -> None:
-    assert machine(card("V100"))["modules"][0]["problem"] == (
-        "its compute capability 7.0 is below 7.5, for which images of vLLM are built"
+def test_a_card_that_is_too_old_for_all_images(machine: Any) -> None:
+    assert machine(card("P100"))["modules"][0]["problem"] == (
+        "its compute capability 6.0 is below 7.0, the least of all images of vLLM"
     )
+    assert machine(card("V100"))["modules"][0]["problem"] is None
+
+
+@pytest.mark.parametrize(
+    ("kind", "tag", "said"),
+    [
+        ("V100", "v0.33.0", "is built for compute capabilities 7.5 to 12.x, and card 0 (Tesla V100-SXM2-16GB) has 7.0"),
+        ("V100", "v0.20.2", "take an image of vLLM v0.19.1 or older"),
+        ("V100", "v0.19.1", None),
+        ("V100", "v0.32.0-cu129", None),
+        ("V100", "v0.19.1-cu130", "is built for compute capabilities 7.5"),
+        ("V100", "v0.6.3", None),
+        ("T4", "v0.33.0", None),
+        ("5090", "v0.8.5", "is built for compute capabilities 7.0 to 9.x, and card 0 (NVIDIA GeForce RTX 5090) has"),
+        ("5090", "v0.9.1", "to 10.x, and card 0 (NVIDIA GeForce RTX 5090) has 12.0; take an image of vLLM v0.9.2 or"),
+        ("5090", "v0.9.2", None),
+        ("5090", "v0.33.0", None),
+        ("GB10", "v0.33.0", None),
+        ("B200", "v0.8.5", "to 9.x, and card 0 (NVIDIA B200) has 10.0; take an image of vLLM v0.9.2 or newer"),
+        ("B200", "v0.9.0", None),
+        ("H100", "v0.6.3", None),
+        ("V100", "latest", "is built for compute capabilities 7.5"),
+        ("V100", "v0.99.0", None),
+    ],
+)
+def test_an_image_serves_the_generations_for_which_it_is_built(kind: str, tag: str, said: str | None) -> None:
+    found = unable(kind, image=f"vllm/vllm-openai:{tag}")
+    assert (found == []) if said is None else (len(found) == 1 and said in found[0]), found
+    # An image of the user's own may have other kernels.
+    assert unable(kind, image=f"registry.example.net/mine:{tag}") == []
 
 
 def test_a_machine_is_recognised_by_its_bus(tmp_path: Path) -> None:
@@ -483,13 +515,22 @@ FP4 = {"format": "nvfp4-pack-quantized", "config_groups": {"a": {"weights": {"ty
             {"image": "vllm/vllm-openai:v0.33.0", "driver": "570.86.15"},
             "install driver 580 or newer (playbooks/driver.yml -e driver_version=580 -e driver_upgrade_allowed=true)",
         ),
-        ("H100", None, {"image": "vllm/vllm-openai:v0.23.0", "driver": "570.86.15"}, None),
+        ("H100", None, {"image": "vllm/vllm-openai:v0.19.1", "driver": "570.86.15"}, None),
+        ("H100", None, {"image": "vllm/vllm-openai:v0.23.0-cu129", "driver": "570.86.15"}, None),
+        ("H100", None, {"image": "vllm/vllm-openai:v0.20.2", "driver": "570.86.15"}, "is made with CUDA 13, which"),
         (
             "H100",
             None,
-            {"image": "vllm/vllm-openai:v0.23.0", "driver": "515.1"},
+            {"image": "vllm/vllm-openai:v0.18.1-cu130", "driver": "570.86.15"},
+            "is made with CUDA 13, which",
+        ),
+        (
+            "H100",
+            None,
+            {"image": "vllm/vllm-openai:v0.19.1", "driver": "515.1"},
             "is made with CUDA 12, which needs driver 525",
         ),
+        ("V100", None, {"quantization": "awq"}, "has 7.0; take weights by gptq, or of 16 bits"),
     ],
 )
 def test_what_a_card_cannot_do_is_refused_with_what_works(

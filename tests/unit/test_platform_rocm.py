@@ -13,7 +13,8 @@ from gaudi_serve.inventory.facts import checked_host
 from gaudi_serve.model.architecture import Architecture
 from gaudi_serve.model.host import Card, Host
 from gaudi_serve.model.spec import Spec
-from gaudi_serve.platforms import amd_smi, rocm, sick_cards
+from gaudi_serve.plan.host import vllm_plan
+from gaudi_serve.platforms import amd_smi, platform_here, rocm, sick_cards
 from gaudi_serve.platforms.amd_smi import amd_cards
 from gaudi_serve.platforms.kfd import gfx_name, kfd_gpus
 from helpers.gpu_hosts import (
@@ -274,8 +275,32 @@ def test_radeon_cards_count_by_their_memory_and_integrated_graphics_never(radeon
 
 
 def test_graphics_of_a_processor_alone_are_no_rocm_host(tmp_path: Path) -> None:
-    amd_host(tmp_path, ["0000:c5:00.0"], ("1586", "0x030000", 110501, "gfx1151", 98304, "Radeon 8060S"))
+    amd_host(tmp_path, ["0000:c5:00.0"], ("15bf", "0x030000", 110003, "gfx1103", 98304, "Radeon 780M"))
     assert not rocm.PLATFORM.here(str(tmp_path))
+
+
+@pytest.mark.parametrize(("firmware_mib", "mib"), [(512, 63694), (98304, 98304)])
+def test_a_strix_halo_serves_with_the_memory_that_rocm_uses(
+    firmware_mib: int, mib: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By default ROCm uses half of the host's memory in place of the 512 MiB of the firmware."""
+    bus_id = "0000:c5:00.0"
+    host = amd_host(tmp_path, [bus_id], ("1586", "0x038000", 110501, "gfx1151", mib, "Radeon 8060S Graphics"))
+    host.answers(monkeypatch, amd_smi)
+    folder = f"sys/bus/pci/devices/{bus_id}"
+    put(tmp_path, f"{folder}/mem_info_vram_total", f"{firmware_mib << 20}\n")
+    put(tmp_path, f"{folder}/mem_info_gtt_used", f"{900 << 20}\n")
+    assert platform_here(str(tmp_path)).name == "rocm"
+    found = observed(host)
+    (module,) = found["modules"]
+    assert (module["name"], module["capability"], module["memory_mib"]) == ("AMD Radeon 8060S Graphics", "gfx1151", mib)
+    assert (module["problem"], module["in_use"]) == (None, False)
+    assert module["memory_used_mib"] == (900 if firmware_mib == 512 else 283)
+    config = {"num_hidden_layers": 32, "hidden_size": 4096, "num_attention_heads": 32, "num_key_value_heads": 8}
+    config |= {"vocab_size": 128256, "intermediate_size": 14336, "max_position_embeddings": 131072}
+    spec = {"name": "m", "weights": "/m/x", "config": config, "weight_bytes": 16 * 10**9, "max_model_len": 32768}
+    plan = vllm_plan([spec], checked_host({"accelerator": "rocm", **found})[0], host_name="g")
+    assert plan["errors"] == [] and plan["models"][0]["image"] == "vllm/vllm-openai-rocm:v0.33.0-rocm72"
 
 
 def test_an_instinct_card_is_recognised_without_a_driver(tmp_path: Path) -> None:

@@ -28,7 +28,7 @@ from .links import Links, Threshold
 from .nvidia_log import PATTERN, CardErrors, card_errors, judge
 from .nvidia_smi_metrics import METRICS
 from .pci import DISPLAY, SCREEN, PciDevice, bus_text, pci_devices
-from .releases import official_image, vllm_of
+from .releases import VLLM_DEFAULT, made_for, official_image, vllm_of
 
 VENDOR, TEGRA = "0x10de", "etc/nv_tegra_release"
 CONTROLLER = "0x0302"  # class of a card without a screen
@@ -38,13 +38,18 @@ NODE = re.compile(r"/dev/nvidia(\d{1,3})")
 WATCHERS = ("nvidia-smi", "nvidia-persiste", "nv-hostengine", "dcgm", "Xorg", "Xwayland", "gnome-", "kwin", "nvtop")
 VISIBLE, MASK = "NVIDIA_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES"
 COMPATIBILITY = "VLLM_ENABLE_CUDA_COMPATIBILITY"
-# Images of vLLM since this one contain CUDA 13, which needs a driver at least as new as this; older ones CUDA 12.
-CUDA_13_SINCE, CUDA_13_DRIVER, CUDA_12_DRIVER, COMPATIBLE_DRIVER = "0.24.0", 580, 525, 535
+# Images of vLLM since this one contain CUDA 13, which needs a driver at least as new as this; older ones CUDA 12. A tag
+# may end with another CUDA, such as -cu129.
+CUDA_13_SINCE, CUDA_13_DRIVER, CUDA_12_DRIVER, COMPATIBLE_DRIVER = "0.20.0", 580, 525, 535
+CUDA_12_LAST, CUDA_ENDING = "0.19.1", re.compile(r":v[^:]*-cu(\d\d)\d")
 CAPABILITY = r"\d{1,2}\.\d"
-OLDEST = (7, 5)  # the oldest generation in the images' kernels
+OLDEST, OLDEST_OF_13 = (7, 0), (7, 5)  # the oldest generations in images with CUDA 12 and 13
+# The newest generation in vLLM's images, by the first of them.
+NEWEST = (("0.9.2", 12), ("0.9.0", 10), ("0", 9))
 CONSUMER = re.compile(r"GeForce|TITAN")
 # Minimum capability of quantisation methods and attention backends.
 METHODS = {
+    **{"awq": (7, 5), "awq_marlin": (7, 5), "fp8": (7, 5)},
     **{"experts_int8": (8, 0), "fbgemm_fp8": (8, 0), "modelopt": (8, 0), "mxfp4": (8, 0), "gpt_oss_mxfp4": (8, 0)},
     **{"fp_quant": (10, 0), "nvfp4_per_token": (10, 0)},
 }
@@ -152,7 +157,7 @@ def _unread(row: smi.Row, memory: int, minor: int | None) -> str | None:
         return "the driver has no node /dev/nvidia* for it"
     capability = row.fields["compute_cap"]
     if re.fullmatch(CAPABILITY, capability) and _version(capability) < OLDEST:
-        return f"its compute capability {capability} is below {_text(OLDEST)}, for which images of vLLM are built"
+        return f"its compute capability {capability} is below {_text(OLDEST)}, the least of all images of vLLM"
     return None
 
 
@@ -304,6 +309,7 @@ def _capability_problems(spec: Spec, model: Architecture, host: Host, cards: Seq
     if not found:
         return problems
     capability, here = found
+    problems += _unbuilt(spec, cards)
     if spec.get("dtype") == "bfloat16" and capability < BFLOAT16:
         other = "float16" if model.takes_float16 else "float32"
         text = f"needs compute capability {_text(BFLOAT16)} or more, and {here}; set dtype: {other}"
@@ -320,7 +326,8 @@ def _capability_problems(spec: Spec, model: Architecture, host: Host, cards: Seq
         method = "nvfp4"
     least = METHODS.get(method, (0, 0))
     if capability < least:
-        text = f"needs compute capability {_text(least)} or more, and {here}; take weights by awq, gptq or fp8"
+        others = "awq, gptq or fp8" if capability >= OLDEST_OF_13 else "gptq, or of 16 bits"
+        text = f"needs compute capability {_text(least)} or more, and {here}; take weights by {others}"
         problems.append(_of_weights(spec, key, said, text))
     if method == "compressed-tensors" and model.precision == "int8" and capability[0] == INT8_LACKS:
         text = f"with integers of eight bits has no kernels for {here}; take weights of FP8 or NVFP4"
@@ -349,6 +356,32 @@ def _backend_problems(spec: Spec, capability: tuple[int, int], here: str) -> lis
     ]
 
 
+def _cuda_of(image: str, version: str) -> int:
+    """Return the generation of CUDA in an image."""
+    ending = CUDA_ENDING.search(image)
+    return int(ending[1]) if ending else 13 if comparable(version) >= comparable(CUDA_13_SINCE) else 12
+
+
+def _unbuilt(spec: Spec, cards: Sequence[Card]) -> list[Problem]:
+    """Return why vLLM's own image has no kernels for a card; a user's own may have some."""
+    image = str(spec.get("image") or "")
+    version = vllm_of(image) or VLLM_DEFAULT
+    # What a newer release is built for is unknown.
+    if made_for(image) != "cuda" or comparable(version) > comparable(VLLM_DEFAULT):
+        return []
+    least = OLDEST_OF_13 if _cuda_of(image, version) >= 13 else OLDEST
+    newest = next(most for since, most in NEWEST if comparable(version) >= comparable(since))
+    for card in cards:
+        capability = _version(card.capability) if re.fullmatch(CAPABILITY, card.capability) else least
+        if least <= capability < (newest + 1, 0):
+            continue
+        other = f"v{CUDA_12_LAST} or older" if capability < least else f"v{NEWEST[0][0]} or newer"
+        named = f"card {card.module_id} ({card.name})"
+        text = f"is built for compute capabilities {_text(least)} to {newest}.x, and {named} has"
+        return [("image", image, f"{text} {_text(capability)}; take an image of vLLM {other}")]
+    return []
+
+
 def _driver_problems(spec: Spec, host: Host) -> list[Problem]:
     """Return an error if the host's driver is too old for the CUDA of a model's image; CDI does not check this."""
     major = re.match(r"\d+", host.driver_version or "")
@@ -356,7 +389,7 @@ def _driver_problems(spec: Spec, host: Host) -> list[Problem]:
     version = vllm_of(image)
     if not major or not version:
         return []
-    new = comparable(version) >= comparable(CUDA_13_SINCE)
+    new = _cuda_of(image, version) >= 13
     least = CUDA_13_DRIVER if new else CUDA_12_DRIVER
     if int(major[0]) >= least:
         return []
@@ -367,7 +400,7 @@ def _driver_problems(spec: Spec, host: Host) -> list[Problem]:
     options = f"-e driver_version={least} -e driver_upgrade_allowed=true"
     ways = [
         f"install driver {least} or newer (playbooks/driver.yml {options})",
-        *([f"take an image before vLLM {CUDA_13_SINCE}"] if new else []),
+        *([f"take an image of vLLM v{CUDA_12_LAST} or older"] if new else []),
     ]
     if new and not consumer and int(major[0]) >= COMPATIBLE_DRIVER:
         ways.append(f"set env: {{{COMPATIBILITY}: '1'}}")

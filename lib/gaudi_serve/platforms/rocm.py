@@ -49,12 +49,14 @@ NAMES = {
     **{"74b5": "AMD Instinct MI300X VF", "74a2": "AMD Instinct MI308X", "74a5": "AMD Instinct MI325X"},
     **{"74b9": "AMD Instinct MI325X VF", "74a9": "AMD Instinct MI300X HF", "74bd": "AMD Instinct MI300X HF"},
     **{"75a0": "AMD Instinct MI350X", "75a3": "AMD Instinct MI355X", "744c": "AMD Radeon RX 7900 XTX"},
+    "1586": "AMD Radeon 8060S Graphics",
 }
-# Graphics in a processor, regardless of the memory that the firmware reserves for them.
+# Graphics in a processor that serve nothing, regardless of the memory that the firmware reserves for them.
 INTEGRATED = (
     *("gfx902", "gfx909", "gfx90c", "gfx1013", "gfx1033", "gfx1035", "gfx1036", "gfx1037", "gfx1103"),
-    *("gfx1150", "gfx1151", "gfx1152", "gfx1153"),
+    *("gfx1150", "gfx1152", "gfx1153"),
 )
+SHARING = "gfx1151"  # Strix Halo: graphics in a processor that serve where no other GPU does.
 RADEON_LEAST = 7 << 30  # bytes: a card sold with 8 GiB shows slightly less
 # Architectures in the images of vllm/vllm-openai-rocm.
 BUILT = ("gfx90a", "gfx942", "gfx950", "gfx1100", "gfx1101", "gfx1150", "gfx1151", "gfx1200", "gfx1201")
@@ -77,20 +79,26 @@ NOT_LOADED = "kernel module amdgpu is not loaded"
 def _on_bus(root: str) -> dict[str, PciDevice]:
     """Return the GPUs on the bus that can serve models.
 
-    Those of class accelerator always, others if the driver shows enough memory; integrated graphics never. A card whose
-    memory is unknown counts if another of its model does.
+    Those of class accelerator always, others if the driver shows enough memory; integrated graphics only if they are a
+    Strix Halo alone. A card whose memory is unknown counts if another of its model does.
     """
     bus = pci_devices(root, VENDOR, (ACCELERATOR, DISPLAY, SCREEN))
-    integrated = {gpu.bus_id for gpu in kfd_gpus(root) if gpu.gfx in INTEGRATED} if bus else set()
+    gpus = kfd_gpus(root) if bus else []
+    integrated = {gpu.bus_id for gpu in gpus if gpu.gfx in INTEGRATED}
     found = {bus_id: device for bus_id, device in bus.items() if bus_id not in integrated}
-    memory = {bus_id: number_of(Path(root, DEVICES, bus_id, "mem_info_vram_total")) for bus_id in found}
+    # ROCm may use more of the host's memory for them than the firmware reserves.
+    sharing = {gpu.bus_id: gpu.memory for gpu in gpus if gpu.gfx == SHARING}
+    memory = {
+        bus_id: sharing.get(bus_id) or number_of(Path(root, DEVICES, bus_id, "mem_info_vram_total")) for bus_id in found
+    }
     able = {bus_id for bus_id, size in memory.items() if size is not None and size >= RADEON_LEAST}
     models = {*NAMES, *(found[bus_id].device for bus_id in able)}
-    return {
+    serving = {
         bus_id: device
         for bus_id, device in found.items()
         if bus_id in able or device.kind.startswith(ACCELERATOR) or (memory[bus_id] is None and device.device in models)
     }
+    return {bus_id: device for bus_id, device in serving.items() if bus_id not in sharing} or serving
 
 
 def pci(root: str = "/") -> dict[str, str]:
@@ -190,10 +198,15 @@ def _modules(
 
 
 def _memory(gpu: Gpu, gpus: Sequence[Gpu], card: AmdCard | None, folder: Path) -> tuple[int, int]:
-    """Return the MiB that a GPU has, and those in use; for a divided one it is unknown which part uses them."""
-    total = gpu.memory or number_of(folder / "mem_info_vram_total") or 0
+    """Return the MiB that a GPU has, and those in use; for a divided one it is unknown which part uses them.
+
+    Graphics in a processor may have the host's memory (GTT) in place of what the firmware reserves.
+    """
+    reserved = number_of(folder / "mem_info_vram_total") or 0
+    total = gpu.memory or reserved
     alone = sum(other.bus_id == gpu.bus_id for other in gpus) == 1
-    used = number_of(folder / "mem_info_vram_used") if alone else 0
+    kind = "gtt" if gpu.gfx == SHARING and total > reserved else "vram"
+    used = number_of(folder / f"mem_info_{kind}_used") if alone else 0
     return total >> 20 or (card.memory_mib if card else 0), (used or 0) >> 20
 
 
