@@ -633,9 +633,38 @@ def test_links_of_whole_cards_go_by_the_numbers_that_they_have_beside_parts(mach
 
 
 def test_a_lost_card_is_named_as_newer_drivers_do_it() -> None:
-    text = "Unable to determine the device handle for GPU{}0000:02:00.0: Unknown Error"
-    for between in ("", " ", "1: "):
-        assert nvidia_smi.lost_handles(text.format(between)) == {"0000:02:00.0": "nvidia-smi: Unknown Error"}
+    text = "Unable to determine the device handle for {}0000:02:00.0: Unknown Error"
+    for before in ("GPU", "GPU ", "GPU1: ", "gpu "):
+        assert nvidia_smi.lost_handles(text.format(before)) == {"0000:02:00.0": "nvidia-smi: Unknown Error"}
+
+
+@pytest.mark.parametrize("status", [15, 255])
+def test_one_lost_card_does_not_take_the_others_whatever_the_status(
+    status: int, machine: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = nvidia_smi.run
+    lost = "Unable to determine the device handle for gpu 0000:18:00.0: Unknown Error\n"
+
+    def run_here(argv: list[str], timeout: float) -> Result:
+        told = real(argv, timeout)
+        return Result(status, told.out + lost, "") if "--query-gpu" in argv[1] else told
+
+    monkeypatch.setattr(nvidia_smi, "run", run_here)
+    found = machine(card("L4", 0), card("L4", 1, missing=True))
+    assert [module["problem"] for module in found["modules"]] == [None]
+    assert found["unusable_cards"] == [{"bus_id": "0000:18:00.0", "problem": "nvidia-smi: Unknown Error"}]
+    # If it is the only one, its message is that of the host.
+    monkeypatch.setattr(nvidia_smi, "run", lambda argv, timeout: Result(status, lost, ""))
+    (problem,) = machine(card("L4", 0), card("L4", 1))["problem"]
+    assert problem.endswith("NVIDIA card (10de:2330); card 0000:18:00.0: nvidia-smi: Unknown Error"), problem
+
+
+def test_a_driver_that_does_not_know_the_query_is_too_old(machine: Any) -> None:
+    (problem,) = machine(card("T4"), unknown=["compute_cap"], driver_version="470.256.02")["problem"]
+    assert problem.startswith(
+        'the driver 470.256.02 is too old: images of vLLM need 525 or newer (nvidia-smi: Field "compute_cap" is not a '
+        "valid field to query.); on the PCI bus: NVIDIA card"
+    ), problem
 
 
 @pytest.mark.parametrize("capability", ["8.9a", "gfx942", "sm_89", "9"])

@@ -131,6 +131,22 @@ def test_a_tool_that_hangs_is_a_sentence_and_is_asked_once(eight: GpuHost, monke
     assert found["modules"] == [] and found["pci_cards"] == 8 and len(calls) == 1
 
 
+@pytest.mark.parametrize("odd", ["static", "metric", "bad-pages"])
+def test_an_odd_answer_on_one_thing_leaves_the_others(
+    odd: str, eight: GpuHost, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    eight.state["cards"][1]["uncorrectable"] = 3
+    eight.state["cards"][2]["pending"] = ["0x1000"]
+    eight.save()
+    real = amd_smi.run
+    monkeypatch.setattr(amd_smi, "run", lambda argv: Result(0, "[null]\n", "") if argv[1] == odd else real(argv))
+    found = observed(eight)
+    assert found["notes"] == ["amd-smi: '[null]' is not its list of GPUs"]
+    assert found["modules"][1]["ecc_uncorrectable"] == (None if odd == "metric" else 3)
+    assert found["modules"][2]["bad_pages"] == (None if odd == "bad-pages" else 1)
+    assert found["device_name"] == ("AMD Instinct MI300X" if odd == "static" else "AMD Instinct MI300X OAM")
+
+
 def test_a_tool_without_json_is_a_note(eight: GpuHost, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(amd_smi, "run", lambda argv: Result(0, "GPU: 0\n    BDF: 0000:05:00.0\n", ""))
     found = observed(eight)

@@ -54,14 +54,15 @@ def ask_amd_smi() -> AmdSmi:
         text, problem, hangs = _asked(commands)
         if hangs:
             return AmdSmi(hangs=problem)
+        try:
+            amd_smi_rows(text or "[]")
+        except InputError as odd:  # It tells nothing about the other outputs.
+            text, problem = "", str(odd)
         notes += [problem] if problem else []
         if problem and commands is LISTS:
             break
         outputs.append(text)
-    try:
-        return AmdSmi(amd_cards(*outputs), notes=tuple(notes)) if outputs else AmdSmi(notes=tuple(notes))
-    except InputError as problem:
-        return AmdSmi(notes=(*notes, str(problem)))
+    return AmdSmi(amd_cards(*outputs) if outputs else (), notes=tuple(notes))
 
 
 def _asked(commands: Iterable[Sequence[str]]) -> tuple[str, str, bool]:

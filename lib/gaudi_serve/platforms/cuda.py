@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from ..core.errors import Problem
-from ..core.run import read_text
+from ..core.run import Result, read_text
 from ..core.versions import comparable
 from ..model.architecture import Architecture
 from ..model.host import Card, Host
@@ -84,7 +84,7 @@ def observe(root: str = "/") -> dict[str, Any]:
     records, unread = kernel_log(PATTERN)
     logged = card_errors(records)
     if not rows:
-        return _silent(on_bus, problem or "nvidia-smi shows no card", logged)
+        return _silent(on_bus, problem or "nvidia-smi shows no card", told, logged)
     minors = _minors(root)
     wrong, warned = _wrong(rows, logged, root)
     divided = any(row.divided for row in rows)
@@ -115,11 +115,18 @@ def observe(root: str = "/") -> dict[str, Any]:
     }
 
 
-def _silent(on_bus: Mapping[str, PciDevice], problem: str, logged: Mapping[str, CardErrors]) -> dict[str, Any]:
+def _silent(
+    on_bus: Mapping[str, PciDevice], problem: str, told: Result, logged: Mapping[str, CardErrors]
+) -> dict[str, Any]:
     """Return the facts if nvidia-smi shows no card."""
     names = bus_text(VENDOR, {one.device: "NVIDIA card" for one in on_bus.values()})
-    fatal = {place: errors.fatal for place, errors in logged.items() if place in on_bus and errors.fatal}
-    cards = "".join(f"; card {place}: {text}" for place, text in sorted(fatal.items()))
+    handles = smi.lost_handles(f"{told.out}\n{told.err}")
+    fatal = {place: errors.fatal for place, errors in logged.items() if errors.fatal}
+    texts = {place: [one.get(place, "") for one in (handles, fatal)] for place in sorted(on_bus)}
+    cards = "".join(f"; card {place}: {'; '.join(filter(None, both))}" for place, both in texts.items() if any(both))
+    old = smi.old_driver(told)
+    if old:
+        problem = f"the driver {old} is too old: images of vLLM need {CUDA_12_DRIVER} or newer ({problem})"
     nothing: dict[str, Any] = {"device_name": None, "driver_version": None, "memory_mib": 0, "modules": []}
     return {**nothing, "problem": [f"{problem}{names}{cards}"], "pci_cards": len(on_bus)}
 

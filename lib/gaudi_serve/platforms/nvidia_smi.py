@@ -25,6 +25,7 @@ SICK_BEFORE = ["nvidia-smi", f"--query-gpu={','.join(ERRORS)}", CSV]  # for olde
 PROGRAMS = ["nvidia-smi", "--query-compute-apps=gpu_uuid,pid,process_name,used_memory", CSV]
 LIST, LINKS, PEERS = ["nvidia-smi", "-L"], ["nvidia-smi", "topo", "-m"], ["nvidia-smi", "topo", "-p2p", "r"]
 FABRIC = ["nvidia-smi", "-q", "-i", "0"]
+VERSION = ["nvidia-smi", "--query-gpu=driver_version", CSV]
 # What to do about an exit status of nvidia-smi.
 STATUSES = {
     4: "this user may not ask the driver",
@@ -44,7 +45,8 @@ BUS = re.compile(r"(?:[0-9A-Fa-f]{4})?([0-9A-Fa-f]{4}:[0-9A-Fa-f]{2}:[0-9A-Fa-f]
 GPU_LINE = re.compile(r"GPU (\d+): .*\(UUID: (GPU-[\w-]+)\)")
 PART_LINE = re.compile(r"\s+MIG (\S+)\s+Device\s+(\d+): \(UUID: (MIG-[\w/-]+)\)")
 PART_GIB = re.compile(r"(\d+)gb")
-LOST = re.compile(r"Unable to determine the device handle for GPU ?(?:\d+: )?([0-9A-Fa-f:.]*): (.+)")
+LOST = re.compile(r"Unable to determine the device handle for (?i:GPU) ?(?:\d+: )?([0-9A-Fa-f:.]*): (.+)")
+UNKNOWN_FIELD = re.compile(r'Field "([\w.]+)" is not a valid field')
 CARD = re.compile(r"GPU(\d+)")
 ESCAPES = re.compile(r"\x1b\[[0-9;]*m")
 READABLE = re.compile(r"\d")
@@ -100,13 +102,22 @@ def asked(argv: list[str], timeout: float = 20.0) -> tuple[Result, str]:
     text = f"{told.out}\n{told.err}"
     if MISMATCH in text:
         return told, f"nvidia-smi: {MISMATCH}: the driver was upgraded, and the old one is loaded; reboot the host"
-    if told.status in (0, 15) and READABLE.search(told.out):
+    # With one lost card it prints the others, and ends with a status of its own.
+    if (told.status in (0, 15) or LOST.search(text)) and READABLE.search(told.out):
         return told, ""
     if told.status in (HANGS, MISSING):
         return told, told.err
     last = (told.err.strip() or told.out.strip() or "no answer").splitlines()[-1]
     known = STATUSES.get(told.status)
     return told, f"nvidia-smi: {last}" + (f" (status {told.status}: {known})" if known else "")
+
+
+def old_driver(told: Result) -> str:
+    """Return the version of a driver that is too old for a query; empty if that is not why the query failed."""
+    if not UNKNOWN_FIELD.search(f"{told.out}\n{told.err}"):
+        return ""
+    found = re.search(r"^\d+\.[\d.]+$", asked(VERSION)[0].out, re.MULTILINE)
+    return found[0] if found else "of this host"
 
 
 def serials() -> dict[str, dict[str, str | None]]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -63,10 +63,12 @@ def ask_xpu_smi() -> XpuSmi:
         if listed is None:
             return XpuSmi(notes=tuple(notes))
         cards = xpu_cards(listed)
-        details = {card.number: _answer(("discovery", "-d", str(card.number), "-j"), notes) for card in cards}
-        health = _answer(("health", "-l", "-j"), notes) if cards else None
+        details = {
+            card.number: _readable(("discovery", "-d", str(card.number), "-j"), _json, "{}", notes) for card in cards
+        }
+        health = _readable(("health", "-l", "-j"), _listed, "", notes) if cards else ""
         matrix = _answer(("topology", "-m"), notes) if len(cards) > 1 else None
-        full = xpu_cards(listed, {number: text for number, text in details.items() if text}, health or "")
+        full = xpu_cards(listed, details, health)
         return XpuSmi(full, xpu_links(matrix or ""), notes=tuple(notes), answers=True)
     except _Hangs as problem:
         return XpuSmi(hangs=str(problem))
@@ -84,6 +86,17 @@ def _answer(words: tuple[str, ...], notes: list[str]) -> str | None:
     last = (result.err or result.out).strip().splitlines()[-1:] or ["no output"]
     notes.append(last[0] if result.status == MISSING else f"xpu-smi {' '.join(words)}: {_said(last[0])}")
     return None
+
+
+def _readable(words: tuple[str, ...], read: Callable[[str], Any], without: str, notes: list[str]) -> str:
+    """Return an output that can be read; ``without``, and a note, if it cannot, which tells nothing about others."""
+    text = _answer(words, notes)
+    try:
+        read(text or without or '{"device_list": []}')
+    except InputError as problem:
+        notes.append(str(problem))
+        return without
+    return text or without
 
 
 def _said(line: str) -> str:
