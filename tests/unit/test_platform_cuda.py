@@ -32,6 +32,7 @@ KINDS = {
     "3090": ("NVIDIA GeForce RTX 3090", 24576, "8.6"),
     "H100": ("NVIDIA H100 80GB HBM3", 81559, "9.0"),
     "B200": ("NVIDIA B200", 183359, "10.0"),
+    "GB200": ("NVIDIA GB200", 189471, "10.0"),
     "GB10": ("NVIDIA GB10", 0, "12.1"),
 }
 
@@ -380,18 +381,69 @@ def test_a_model_stays_on_a_card_with_an_error_and_another_gets_a_good_one(machi
     assert f"g: card 0 is not used: {problem}" in plan["warnings"]
 
 
+MANAGER = "nvidia-fabricmanager of exactly version 580.95.05"
+
+
 @pytest.mark.parametrize(
-    ("fabric", "ready"), [(["Completed", "Success"], True), (["In Progress", "N/A"], False), (["N/A", "N/A"], False)]
+    ("kind", "switches", "fabric", "said"),
+    [
+        ("H100", 4, ["Completed", "Success"], None),
+        (
+            "H100",
+            4,
+            ["In Progress", "N/A"],
+            f"not ready (In Progress), so CUDA fails with error 802: {MANAGER} must run",
+        ),
+        ("H100", 0, ["Not Started", "[N/A]"], "its fabric of NVSwitches is not ready (Not Started)"),
+        # The switches of a B200 board are network devices of another vendor on the bus.
+        ("B200", 0, ["In Progress", "[N/A]"], f"error 802: {MANAGER} and its subnet manager nvlsm must run"),
+        ("B200", 0, ["Completed", "Success"], None),
+        ("B200", 0, ["Completed", "Insufficient Resources"], "is not ready (Completed, Insufficient Resources), so"),
+        ("GB200", 0, ["In Progress", "[N/A]"], "802: the fabric manager of the rack's switches must register it"),
+    ],
 )
-def test_switches_need_their_manager(fabric: list[str], ready: bool, machine: Any) -> None:
-    found = machine(*[card("H100", number) for number in range(2)], switches=4, fabric=fabric)
-    problems = {module["problem"] for module in found["modules"]}
-    if ready:
-        assert problems == {None}
-    else:
-        (text,) = problems
-        assert "fabric of its 4 NVSwitches is not ready" in text and "exactly version 580.95.05" in text
-    assert found["pci_cards"] == 2
+@pytest.mark.parametrize("old", [False, True])
+def test_switches_need_their_manager(
+    kind: str, switches: int, fabric: list[str], said: str | None, old: bool, machine: Any
+) -> None:
+    state = {"unknown": ["fabric.state"]} if old else {}
+    found = machine(
+        card(kind, 0, fabric=["Completed", "Success"]), card(kind, 1, fabric=fabric), switches=switches, **state
+    )
+    first, second = (module["problem"] for module in found["modules"])
+    assert first is None and ((second is None) if said is None else said in second), second
+    assert found["pci_cards"] == 2 and found["notes"] == []
+
+
+@pytest.mark.parametrize(
+    ("kind", "switches", "state"), [("A100", 6, "N/A"), ("B200", 0, "[N/A]"), ("GB200", 0, "Not Supported")]
+)
+def test_a_fabric_of_unknown_state_is_reported(kind: str, switches: int, state: str, machine: Any) -> None:
+    """Boards with A100 show no state while their manager runs."""
+    assert machine(card("L4", 0), card("L4", 1), fabric=[state, state])["notes"] == []
+    found = machine(card(kind, 0), card(kind, 1), switches=switches, fabric=[state, state])
+    assert [module["problem"] for module in found["modules"]] == [None, None]
+    assert found["notes"] == [
+        "nvidia-smi shows no state of the fabric of cards [0, 1]: while it is not ready, CUDA fails with error 802"
+    ]
+
+
+@pytest.mark.parametrize(("ready", "usable"), [("ready", True), ("not-ready", False)])
+def test_a_confidential_guest_must_be_ready(ready: str, usable: bool, machine: Any) -> None:
+    found = machine(card("H100"), ready=ready)
+    problem = found["modules"][0]["problem"]
+    assert (problem is None) if usable else problem.endswith("then run nvidia-smi conf-compute -srs 1")
+    assert machine(card("H100"), ready="")["notes"] == [
+        "confidential computing is on, and nvidia-smi does not show whether the cards are ready for CUDA"
+    ]
+    assert machine(card("H100"))["modules"][0]["problem"] is None
+
+
+def test_a_board_with_b200_needs_the_fabric_manager(tmp_path: Path) -> None:
+    wanted = cuda.PLATFORM.driver.companion.wanted
+    assert not wanted(str(tmp_path))
+    pci_device(tmp_path, "0000:17:00.0", "0x10de", "2901", "0x030200", 0)
+    assert wanted(str(tmp_path))
 
 
 def test_persistence_that_is_off_is_reported(machine: Any) -> None:

@@ -183,12 +183,8 @@ def _judged(planned: Planned) -> dict[str, Any] | None:
         lacking = needed * layout.bytes / GIB - max(0.0, worst.cache)
     else:  # A text that is encoded at once needs no cache.
         longest, sequences, tokens, lacking = context, 1, 0, 0.0
-    fixed = next((key for key in FIXED if spec.get(key)), "")
-    fixed = _key_on_node(planned, fixed) if planned.on_node else fixed
-    over = max(one.over for one in divided) if fixed else 0.0
+    fixed, over = _over(planned, divided)
     free = _free_gib(planned)
-    if free is not None and _share(planned) > free[0]:
-        fixed, over = SHARE, _share(planned) * worst.total - free[1]
     fits = worst.cache > 0 and bool(sequences) and not over
     short = over or max(0.0, lacking) - min(0.0, worst.cache)
     return {
@@ -209,6 +205,16 @@ def _judged(planned: Planned) -> dict[str, Any] | None:
         "fits": fits,
         "short_by_gib": 0.0 if fits else math.ceil(short * 100) / 100,
     }
+
+
+def _over(planned: Planned, divided: Sequence[Divided]) -> tuple[str, float]:
+    """Return the key that sets what a server uses of a card, and the GiB by which that is too much."""
+    free = _free_gib(planned)
+    if free is not None and _share(planned) > free[0]:
+        return SHARE, max(one.total for one in divided) * (_share(planned) - free[0])
+    fixed = next((key for key in FIXED if planned.spec.get(key)), "")
+    fixed = _key_on_node(planned, fixed) if planned.on_node else fixed
+    return fixed, max(one.over for one in divided) if fixed else 0.0
 
 
 def _stages(planned: Planned) -> list[Divided]:

@@ -56,7 +56,7 @@ def ask_amd_smi() -> AmdSmi:
             return AmdSmi(hangs=problem)
         try:
             amd_smi_rows(text or "[]")
-        except InputError as odd:  # It tells nothing about the other outputs.
+        except InputError as odd:  # The other outputs can still be read.
             text, problem = "", str(odd)
         notes += [problem] if problem else []
         if problem and commands is LISTS:

@@ -25,6 +25,7 @@ from .device_holders import device_holders
 from .driver import Companion, Driver
 from .kernel_log import kernel_log
 from .links import Links, Threshold
+from .nvidia_fabric import BOARD_IDS, waits
 from .nvidia_log import PATTERN, CardErrors, card_errors, judge
 from .nvidia_smi_metrics import METRICS
 from .pci import DISPLAY, SCREEN, PciDevice, bus_text, pci_devices
@@ -85,14 +86,32 @@ def observe(root: str = "/") -> dict[str, Any]:
     logged = card_errors(records)
     if not rows:
         return _silent(on_bus, problem or "nvidia-smi shows no card", told, logged)
-    minors = _minors(root)
-    wrong, warned = _wrong(rows, logged, root)
-    divided = any(row.divided for row in rows)
+    wrong, warned = _wrong(rows, logged)
+    waiting, unknown = waits(rows, pci_devices(root, VENDOR, SWITCH))
+    modules = _modules(rows, on_bus, {**waiting, **wrong}, warned, root)
+    return {
+        "device_name": rows[0].fields["name"],
+        "driver_version": rows[0].fields["driver_version"],
+        "memory_mib": max(module["memory_mib"] for module in modules) if modules else 0,
+        "modules": modules,
+        "unusable_cards": _lost(on_bus, rows, f"{told.out}\n{told.err}", logged),
+        "pci_cards": len(on_bus),
+        "notes": [*mixed([str(module["name"]) for module in modules]), *_persistence(rows), *unknown, *unread],
+    }
+
+
+def _modules(
+    rows: Sequence[smi.Row],
+    on_bus: Mapping[str, PciDevice],
+    wrong: Mapping[int, str],
+    warned: Mapping[int, str],
+    root: str,
+) -> list[dict[str, Any]]:
+    """Return the facts of the cards, or of the parts of divided ones; ``wrong`` and ``warned`` are their problems."""
+    minors, serials = _minors(root), smi.serials()
     links, peers = _topology(rows)
     programs = smi.asked(smi.PROGRAMS)[0].out
-    holders = _holders(rows, minors, programs, root)
-    computing = smi.program_mib(programs)
-    serials = smi.serials()
+    holders, computing = _holders(rows, minors, programs, root), smi.program_mib(programs)
     modules = []
     for row in rows:
         module = _module(row, on_bus.get(row.bus_id), minors.get(row.uuid), holders.get(row.uuid), root)
@@ -102,17 +121,7 @@ def observe(root: str = "/") -> dict[str, Any]:
         module["links"] = {str(other): kind for (one, other), kind in links.items() if one == row.index}
         module["no_peer"] = sorted(other for (one, other), word in peers.items() if one == row.index and word != "OK")
         modules.append(module)
-    if divided:
-        modules = _divided(rows, modules, programs)
-    return {
-        "device_name": rows[0].fields["name"],
-        "driver_version": rows[0].fields["driver_version"],
-        "memory_mib": max(module["memory_mib"] for module in modules) if modules else 0,
-        "modules": modules,
-        "unusable_cards": _lost(on_bus, rows, f"{told.out}\n{told.err}", logged),
-        "pci_cards": len(on_bus),
-        "notes": [*mixed([str(module["name"]) for module in modules]), *_persistence(rows), *unread],
-    }
+    return _divided(rows, modules, programs) if any(row.divided for row in rows) else modules
 
 
 def _silent(
@@ -181,26 +190,12 @@ def _lost(
     return found
 
 
-def _wrong(
-    rows: Sequence[smi.Row], logged: Mapping[str, CardErrors], root: str
-) -> tuple[dict[int, str], dict[int, str]]:
-    """Return ``{index: why}`` of the unusable cards, and of those that work but are sick.
-
-    They have permanent errors, or depend on cards that do.
-    """
+def _wrong(rows: Sequence[smi.Row], logged: Mapping[str, CardErrors]) -> tuple[dict[int, str], dict[int, str]]:
+    """Return ``{index: why}`` of the cards with permanent errors, and of those that work but are sick."""
     errors = {one.index: one for one in smi.errors()}
     judged = {row.index: judge(errors.get(row.index), logged.get(row.bus_id, CardErrors())) for row in rows}
     found = {index: problem for index, (problem, _) in judged.items() if problem}
     warned = {index: sick for index, (_, sick) in judged.items() if sick}
-    switches = pci_devices(root, VENDOR, SWITCH)
-    state, status = smi.fabric(smi.asked(smi.FABRIC)[0].out) if switches else ("", "")
-    if switches and state and (state, status) != ("Completed", "Success"):
-        driver = rows[0].fields["driver_version"]
-        text = (
-            f"the fabric of its {len(switches)} NVSwitches is not ready ({state}), so CUDA fails with error "
-            f"802: nvidia-fabricmanager of exactly version {driver} must run"
-        )
-        found = {**dict.fromkeys((row.index for row in rows), text), **found}
     return found, warned
 
 
@@ -290,6 +285,12 @@ def _persistence(rows: Sequence[smi.Row]) -> list[str]:
 
 def _here(root: str) -> bool:
     return not Path(root, TEGRA).exists() and bool(_on_bus(root))
+
+
+def _switched(root: str) -> bool:
+    """Return whether the cards of a machine are linked by NVSwitches that it manages itself."""
+    boards = any(device.device in BOARD_IDS for device in _on_bus(root).values())
+    return boards or bool(pci_devices(root, VENDOR, SWITCH))
 
 
 def _version(text: str) -> tuple[int, int]:
@@ -497,7 +498,7 @@ DRIVER = Driver(
     companion=Companion(
         names=("nvidia-fabricmanager-{branch}", "nvidia-fabricmanager"),
         service="nvidia-fabricmanager",
-        wanted=lambda root: bool(pci_devices(root, VENDOR, SWITCH)),
+        wanted=_switched,
         without="without it CUDA fails on a machine with NVSwitch",
     ),
     rivals=("nouveau",),

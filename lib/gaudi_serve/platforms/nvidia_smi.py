@@ -24,7 +24,9 @@ NUMBERS = ["nvidia-smi", f"--query-gpu={','.join(SERIALS)}", CSV]
 SICK_BEFORE = ["nvidia-smi", f"--query-gpu={','.join(ERRORS)}", CSV]  # for older drivers, which report no action
 PROGRAMS = ["nvidia-smi", "--query-compute-apps=gpu_uuid,pid,process_name,used_memory", CSV]
 LIST, LINKS, PEERS = ["nvidia-smi", "-L"], ["nvidia-smi", "topo", "-m"], ["nvidia-smi", "topo", "-p2p", "r"]
-FABRIC = ["nvidia-smi", "-q", "-i", "0"]
+FABRIC = ["nvidia-smi", "--query-gpu=uuid,fabric.state,fabric.status", CSV]
+EVERYTHING = ["nvidia-smi", "-q"]
+CONFIDENTIAL, CONFIDENTIAL_READY = (["nvidia-smi", "conf-compute", option] for option in ("-f", "-grs"))
 VERSION = ["nvidia-smi", "--query-gpu=driver_version", CSV]
 # What to do about an exit status of nvidia-smi.
 STATUSES = {
@@ -241,8 +243,18 @@ def _action(cells: Sequence[str]) -> str:
     return "".join(cell for cell in cells if re.fullmatch(r"[A-Z][\w ]+", cell))
 
 
-def fabric(text: str) -> tuple[str, str]:
-    """Return state and status of the fabric of switches, by ``nvidia-smi -q``; empty if it shows none."""
-    part = re.search(r"^\s+Fabric\s*$((?:\n\s+\w[^\n]*:[^\n]*)+)", text, re.MULTILINE)
-    said = dict(re.findall(r"^\s+(State|Status)\s*:\s*(.+?)\s*$", part[1], re.MULTILINE)) if part else {}
-    return said.get("State", ""), said.get("Status", "")
+def fabric_rows(text: str) -> dict[str, tuple[str, str]]:
+    """Return ``{uuid: (state, status)}`` of each card's fabric of switches, by the query FABRIC."""
+    lines = [[cell.strip() for cell in line.split(", ")] for line in text.splitlines()]
+    return {one[0]: (one[1], one[2]) for one in lines if len(one) == 3 and one[0].startswith("GPU-")}
+
+
+def fabric(text: str) -> dict[str, tuple[str, str]]:
+    """Return ``{bus_id: (state, status)}`` of the cards whose fabric ``nvidia-smi -q`` shows."""
+    found = {}
+    for card in re.split(r"^GPU (?=[0-9A-Fa-f]+:)", text, flags=re.MULTILINE)[1:]:
+        part = re.search(r"^\s+Fabric\s*$((?:\n\s+\w[^\n]*:[^\n]*)+)", card, re.MULTILINE)
+        said = dict(re.findall(r"^\s+(State|Status)\s*:\s*(.+?)\s*$", part[1], re.MULTILINE)) if part else {}
+        if "State" in said:
+            found[bus_id(card.split()[0])] = (said["State"], said.get("Status", ""))
+    return found

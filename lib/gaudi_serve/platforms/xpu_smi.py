@@ -89,7 +89,7 @@ def _answer(words: tuple[str, ...], notes: list[str]) -> str | None:
 
 
 def _readable(words: tuple[str, ...], read: Callable[[str], Any], without: str, notes: list[str]) -> str:
-    """Return an output that can be read; ``without``, and a note, if it cannot, which tells nothing about others."""
+    """Return an output that can be read; ``without``, and a note, if it cannot: the others may still be read."""
     text = _answer(words, notes)
     try:
         read(text or without or '{"device_list": []}')
