@@ -178,15 +178,15 @@ def test_a_tool_that_hangs_is_not_waited_for(machine: Any, monkeypatch: pytest.M
 
 def test_parts_of_divided_cards_are_the_devices(machine: Any) -> None:
     parts = [
-        {"profile": "3g.40gb", "uuid": "MIG-a", "programs": [[7, "/usr/bin/python3"]]},
-        {"profile": "1g.10gb", "uuid": "MIG-b"},
+        {"profile": "3g.40gb", "uuid": "MIG-a", "programs": [[7, "/usr/bin/python3"]], "memory_mib": 40448},
+        {"profile": "1g.10gb", "uuid": "MIG-b", "memory_mib": 9984},
     ]
     found = machine(card("H100", 0, parts=parts, used_mib=40000), card("H100", 1), card("H100", 2, parts=[]))
     shown = [
         (one["module_id"], one["device_id"], one["memory_mib"], one.get("alone", False)) for one in found["modules"]
     ]
     assert shown == [
-        (0, "MIG-a", 39936, True),
+        (0, "MIG-a", 40448, True),
         (1, "MIG-b", 9984, True),
         (2, "GPU-00000001", 81559, False),
         (3, "GPU-00000002", 81559, False),
@@ -195,6 +195,57 @@ def test_parts_of_divided_cards_are_the_devices(machine: Any) -> None:
     assert found["modules"][3]["problem"].startswith("its MIG mode is on, and it has no parts")
     access = cuda.PLATFORM.access(Host.of(found))
     assert access and not access.files and access.shown.startswith(r"\(UUID: (?P<id>MIG")
+
+
+# What real cards have shown: the rows of nvidia-smi, and of nvidia-smi mig -lgip (of B200, H200, H100 NVL and GB200).
+MIG_TABLE = """
+|   1  NVIDIA A100-SXM4-40GB          On  | 00000000:B7:00.0 Off |                   On |
+| N/A   36C    P0              43W / 400W |  24205MiB / 40960MiB |     N/A      Default |
+| MIG devices:                                                                |
+|==================+======================+===========+=======================|
+|  1    3   0   0  |  14366MiB / 19968MiB | 28      0 |  2   0    1    0    0 |
+|                  |      4MiB / 32767MiB |           |                       |
++------------------+----------------------+-----------+-----------------------+
+|  1    6   0   1  |     13MiB /  9728MiB | 28      0 |  2   0    1    0    0 |
+"""
+MIG_PROFILES = """
+|   0  MIG 1g.23gb       19     7/7        20.50      No     18     1     0   |
+|                                                             2     1     0   |
+|   0  MIG 2g.45gb       14     3/3        44.25      No     36     2     0   |
+|   1  MIG 1g.18gb       19     7/7        16.00      No     16     1     0   |
+|   1  MIG 1g.18gb+me    20     1/1        16.00      No     16     1     0   |
+|   2  MIG 1g.12gb       19     7/7        10.75      No     16     1     0   |
+|   3  MIG 1g.24gb         14     4/4        23.12      No     46     1     1   |
+"""
+
+
+def test_the_memory_of_a_part_is_the_tool_s_figure_and_not_that_of_its_name() -> None:
+    def of(text: str, **more: str) -> list[tuple[int, int | None]]:
+        return [(part.memory_mib, part.used_mib) for part in nvidia_smi.parts(text, **more)]
+
+    listed = "GPU {}: NVIDIA X (UUID: GPU-x)\n  MIG {:<15} Device  {}: (UUID: MIG-a)\n"
+    assert of(listed.format(1, "2g.20gb", 0), table=MIG_TABLE) == [(19968, 14366)]
+    assert of(listed.format(1, "1g.10gb", 1), table=MIG_TABLE) == [(9728, 13)]
+    # The table shows no figures to some users; profiles have them, also that of a compute instance.
+    for gpu, name, mib in (
+        (0, "1g.23gb", 20992),
+        (0, "1c.2g.45gb", 45312),
+        (1, "1g.18gb+me", 16384),
+        (3, "1g.24gb", 23674),
+    ):
+        hidden = MIG_TABLE.replace("MiB /", "N/A /")
+        assert of(listed.format(gpu, name, 0), table=hidden, profiles=MIG_PROFILES) == [(mib, None)]
+    # Where both are silent, a name counts for no more than the least known part: 20.00 GiB of 1g.24gb.
+    assert of(listed.format(0, "1g.24gb", 0)) == [(20398, None)]
+
+
+def test_parts_of_a_b200_have_the_memory_of_their_profile(machine: Any) -> None:
+    parts = [{"profile": "1g.23gb", "uuid": "MIG-a", "memory_mib": 20992, "used_mib": 62}]
+    (module,) = machine(card("B200", parts=parts))["modules"]
+    assert (module["memory_mib"], module["memory_used_mib"], module["memory_others_mib"]) == (20992, 62, 62)
+    parts = [{"profile": "1g.23gb", "uuid": "MIG-a"}]
+    (module,) = machine(card("B200", parts=parts, profiles={"1g.23gb": 20.5}))["modules"]
+    assert (module["memory_mib"], module["memory_others_mib"]) == (20992, None)
 
 
 SPARK = {"memory.total": "[N/A]", "memory.used": "[N/A]"}

@@ -223,8 +223,9 @@ def _holders(rows: Sequence[smi.Row], minors: Mapping[str, int], programs: str, 
 
 def _divided(rows: Sequence[smi.Row], modules: Sequence[dict[str, Any]], programs: str) -> list[dict[str, Any]]:
     """Return the modules with the parts of divided cards in place of these."""
-    parts = smi.parts(smi.asked(smi.LIST)[0].out)
-    holders = smi.programs(programs)
+    listed, table, profiles = (smi.asked(argv)[0].out for argv in (smi.LIST, smi.TABLE, smi.PROFILES))
+    parts = smi.parts(listed, table, profiles)
+    holders, computing = smi.programs(programs), smi.program_mib(programs)
     found: list[dict[str, Any]] = []
     numbers: dict[int, int] = {}  # nvidia-smi's numbers of the cards without parts
     for row, module in zip(rows, modules, strict=True):
@@ -238,9 +239,9 @@ def _divided(rows: Sequence[smi.Row], modules: Sequence[dict[str, Any]], program
         for part in mine:
             held = holders.get(part.uuid)
             own = {"device_id": part.uuid, "name": f"{module['name']} MIG {part.profile}", "alone": True}
-            sizes = {"memory_mib": part.memory_mib, "memory_used_mib": 0, "in_use": bool(held), "held_by": held}
-            sizes |= {"memory_others_mib": None}
-            found.append({**module, **own, **sizes, "module_id": len(found), "links": {}, "no_peer": []})
+            own |= {"memory_mib": part.memory_mib, "memory_used_mib": part.used_mib, "links": {}, "no_peer": []}
+            own |= {"memory_others_mib": _others_mib(own, computing.get(part.uuid, 0))}
+            found.append({**module, **own, "in_use": bool(held), "held_by": held, "module_id": len(found)})
     return [{**one, **_renumbered(one, numbers)} for one in found]
 
 

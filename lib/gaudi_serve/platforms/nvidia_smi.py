@@ -23,6 +23,7 @@ SICK = ["nvidia-smi", f"--query-gpu={','.join((*ERRORS, ACTION))}", CSV]
 NUMBERS = ["nvidia-smi", f"--query-gpu={','.join(SERIALS)}", CSV]
 SICK_BEFORE = ["nvidia-smi", f"--query-gpu={','.join(ERRORS)}", CSV]  # for older drivers, which report no action
 PROGRAMS = ["nvidia-smi", "--query-compute-apps=gpu_uuid,pid,process_name,used_memory", CSV]
+TABLE, PROFILES = ["nvidia-smi"], ["nvidia-smi", "mig", "-lgip"]
 LIST, LINKS, PEERS = ["nvidia-smi", "-L"], ["nvidia-smi", "topo", "-m"], ["nvidia-smi", "topo", "-p2p", "r"]
 FABRIC = ["nvidia-smi", "--query-gpu=uuid,fabric.state,fabric.status", CSV]
 EVERYTHING = ["nvidia-smi", "-q"]
@@ -47,13 +48,16 @@ BUS = re.compile(r"(?:[0-9A-Fa-f]{4})?([0-9A-Fa-f]{4}:[0-9A-Fa-f]{2}:[0-9A-Fa-f]
 GPU_LINE = re.compile(r"GPU (\d+): .*\(UUID: (GPU-[\w-]+)\)")
 PART_LINE = re.compile(r"\s+MIG (\S+)\s+Device\s+(\d+): \(UUID: (MIG-[\w/-]+)\)")
 PART_GIB = re.compile(r"(\d+)gb")
+# In the table for people: card, its parts' instances and number, and the memory in use and in all.
+PART_ROW = re.compile(r"^\|\s+(\d+)\s+\d+\s+\d+\s+(\d+)\s+\|\s+(\d+)MiB\s*/\s*(\d+)MiB\s", re.MULTILINE)
+PROFILE_ROW = re.compile(r"^\|\s+(\d+)\s+MIG (\S+)\s+\d+\s+\d+/\d+\s+(\d+\.\d+)\s", re.MULTILINE)
 LOST = re.compile(r"Unable to determine the device handle for (?i:GPU) ?(?:\d+: )?([0-9A-Fa-f:.]*): (.+)")
 UNKNOWN_FIELD = re.compile(r'Field "([\w.]+)" is not a valid field')
 CARD = re.compile(r"GPU(\d+)")
 ESCAPES = re.compile(r"\x1b\[[0-9;]*m")
 READABLE = re.compile(r"\d")
-# A part has slightly less memory than its name indicates.
-PART_SHARE = 0.975
+# A part has less memory than its name indicates: 20.00 GiB of 1g.24gb is the least that is known (GB200).
+PART_SHARE = 0.83
 
 
 @dataclass(frozen=True)
@@ -78,12 +82,16 @@ class Row:
 
 @dataclass(frozen=True)
 class Part:
-    """A part of a divided card: the card's UUID, its own, the profile such as 3g.40gb, and its memory in MiB."""
+    """A part of a divided card: the card's UUID, its own, the profile such as 3g.40gb, and its memory in MiB.
+
+    used_mib: what programs have of it; None if unknown.
+    """
 
     card: str
     uuid: str
     profile: str
     memory_mib: int
+    used_mib: int | None = None
 
 
 @dataclass(frozen=True)
@@ -157,15 +165,27 @@ def lost_handles(text: str) -> dict[str, str]:
     return {bus_id(found[1]): f"nvidia-smi: {found[2].strip()}" for found in LOST.finditer(text)}
 
 
-def parts(text: str) -> list[Part]:
-    """Return the parts of divided cards in the order of ``nvidia-smi -L``."""
-    card, found = "", []
+def parts(text: str, table: str = "", profiles: str = "") -> list[Part]:
+    """Return the parts of divided cards in the order of ``nvidia-smi -L``.
+
+    Args:
+        text: its output.
+        table: that of ``nvidia-smi``, which shows the memory of each part; some users may not see it.
+        profiles: that of ``nvidia-smi mig -lgip``, which shows the memory of each profile.
+    """
+    shown = {(int(one[1]), int(one[2])): (int(one[4]), int(one[3])) for one in PART_ROW.finditer(table)}
+    by_name = {(int(one[1]), one[2]): int(float(one[3]) * 1024) for one in PROFILE_ROW.finditer(profiles)}
+    index, card, found = -1, "", []
     for line in text.splitlines():
         if gpu := GPU_LINE.match(line):
-            card = gpu[2]
+            index, card = int(gpu[1]), gpu[2]
         elif part := PART_LINE.match(line):
-            size = PART_GIB.search(part[1])
-            found.append(Part(card, part[3], part[1], int(int(size[1]) * 1024 * PART_SHARE) if size else 0))
+            # Several programs of one instance, such as 1c.3g.40gb, share its memory.
+            name = re.sub(r"^\d+c\.", "", part[1])
+            size = PART_GIB.search(name)
+            guessed = int(int(size[1]) * 1024 * PART_SHARE) if size else 0
+            mib, used = shown.get((index, int(part[2])), (by_name.get((index, name), guessed), None))
+            found.append(Part(card, part[3], part[1], mib, used))
     return found
 
 
