@@ -686,7 +686,10 @@ def test_a_model_is_planned_on_linked_cards_by_their_uuids() -> None:
     assert model["module_ids"] == [0, 1]
     access = model["device_access"]
     assert access["ids"] == ["GPU-0", "GPU-1"] and access["variables"] == {"NVIDIA_VISIBLE_DEVICES": "{ids}"}
-    assert access["options"] == ["--cpuset-cpus", "0-31", "--cpuset-mems", "0"]
+    # The engine gives the nodes too, or a daemon-reload takes those that the runtime has given.
+    control = ["--device", "/dev/nvidiactl", "--device", "/dev/nvidia-uvm"]
+    assert access["options"] == [*control, "--cpuset-cpus", "0-31", "--cpuset-mems", "0"]
+    assert access["each"] == ["--device=/dev/nvidia{index}"]
     assert model["runtime"] == "nvidia" and model["env"]["VLLM_CACHE_ROOT"].startswith("/c/")
     assert model["ulimits"] == ["memlock=-1:-1", "stack=67108864:67108864"]
     # The digest goes by what the cards are, and not by their numbers.
@@ -701,6 +704,7 @@ def test_a_model_is_planned_on_linked_cards_by_their_uuids() -> None:
     # By CDI no runtime and no variable of an image gives anything.
     (by_cdi,) = vllm_plan([spec], {**facts, "cdi": True}, host_name="g")["models"]
     assert by_cdi["device_access"]["each"] == ["--device", "nvidia.com/gpu={id}"]
+    assert "/dev/nvidiactl" not in by_cdi["device_access"]["options"]
     assert by_cdi["device_access"]["variables"] == {"NVIDIA_VISIBLE_DEVICES": "void"} and by_cdi["runtime"] is None
 
 
@@ -721,6 +725,7 @@ def test_a_whole_card_beside_a_divided_one_is_looked_for_by_its_own_uuid() -> No
     shown = {name: [one["id"] for one in re.finditer(given["shown"], listed)] for name, given in access.items()}
     assert shown == {"part": ["MIG-a"], "whole": ["GPU-1"]}
     assert access["whole"]["files"] and not access["part"].get("files")
+    assert access["whole"]["each"] == ["--device=/dev/nvidia{index}"] and "each" not in access["part"]
 
 
 def test_links_of_whole_cards_go_by_the_numbers_that_they_have_beside_parts(machine: Any) -> None:

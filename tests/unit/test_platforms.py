@@ -260,7 +260,8 @@ KINDS = {
     ),
     "cuda": Kind(
         nvidia_card,
-        "--runtime nvidia --env NVIDIA_VISIBLE_DEVICES=GPU-0,GPU-1",
+        "--runtime nvidia --device /dev/nvidiactl --device /dev/nvidia-uvm --device=/dev/nvidia6 --device=/dev/nvidia4 "
+        "--env NVIDIA_VISIBLE_DEVICES=GPU-0,GPU-1",
         ("dev/nvidia4", "dev/nvidia4"),
         (frozenset({"GPU-2"}), "devices ['GPU-0', 'GPU-1', 'GPU-2'] instead of ['GPU-0', 'GPU-1']"),
         lambda environment: {name for name in environment.get("NVIDIA_VISIBLE_DEVICES", "").split(",") if name},

@@ -556,6 +556,57 @@ def card(supervisor: ModuleType, one: Any, monkeypatch: pytest.MonkeyPatch, tmp_
     return tmp_path
 
 
+def test_nodes_without_a_link_in_dev_char_get_one(
+    supervisor: ModuleType, one: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Some versions of runc need it, or a daemon-reload takes the node from the container."""
+    monkeypatch.setattr(supervisor, "ROOT", tmp_path)
+    (tmp_path / "dev/char").mkdir(parents=True)
+    for name, real in (("nvidiactl", "/dev/null"), ("nvidia3", "/dev/zero")):
+        (tmp_path / f"dev/{name}").symlink_to(real)
+    (tmp_path / "dev/nvidia-uvm").touch()
+    paths = ("/dev/nvidiactl", "/dev/nvidia-uvm", "/dev/nvidia{index}", "/dev/gone")
+    nodes = [{"path": path, "named_by": ""} for path in paths]
+    one.launch |= {"module_ids": [0], "device_access": {"ids": ["GPU-a"], "nodes": nodes}}
+    for _ in range(2):  # A link that is there stays.
+        one.link_nodes([3])
+    links = {path.name: str(path.readlink()) for path in (tmp_path / "dev/char").iterdir()}
+    assert links == {"1:3": "../nvidiactl", "1:5": "../nvidia3"}
+
+
+def test_devices_that_a_reload_of_systemd_takes_are_reported_and_the_server_goes_on(
+    supervisor: ModuleType, one: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shown, told, stamp = ["GPU 0: NVIDIA L4 (UUID: GPU-a)"], [], ["1000"]
+    shows = {"shows": ["nvidia-smi", "-L"], "shown": r"\(UUID: (?P<id>GPU-[\w-]+)\)"}
+    one.launch |= {"module_ids": [0], "device_access": {"ids": ["GPU-a"], **shows}}
+    lost = subprocess.CompletedProcess([], 255, "", "Failed to initialize NVML: Unknown Error\n")
+    monkeypatch.setattr(
+        supervisor, "docker", lambda *_: subprocess.CompletedProcess([], 0, shown[0], "") if shown else lost
+    )
+    monkeypatch.setattr(supervisor, "notify", lambda **fields: told.append(fields))
+    monkeypatch.setattr(
+        supervisor.subprocess, "run", lambda *_, **__: subprocess.CompletedProcess([], 0, f"{stamp[0]}\n", "")
+    )
+
+    def look(now: str) -> None:
+        stamp[0], one.reload_asked = now, -1000.0
+        one.look_after_reload()
+
+    look("1000")
+    look("2000")
+    assert told == []
+    shown.clear()
+    look("2000")
+    assert told == []
+    look("3000")
+    text = (
+        "since a daemon-reload of systemd, the container has devices [] instead of ['GPU-a'] (Failed to initialize "
+        "NVML: Unknown Error); restart the model to repair this"
+    )
+    assert told == [{"STATUS": text}] and text in capsys.readouterr().out
+
+
 def test_what_the_runtime_would_miss_without_a_word_is_named_before_the_start(
     supervisor: ModuleType, one: Any, card: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

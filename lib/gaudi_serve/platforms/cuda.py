@@ -453,18 +453,22 @@ def _access(host: Host) -> DeviceAccess:
     """Return how containers get cards: by CDI if the engine accepts its names, otherwise by the runtime's variable.
 
     Parts of cards have no nodes to verify. An image's own variable with the value ``all`` is overridden: with ``void``
-    the runtime gives no card, if it is the engine's default.
+    the runtime gives no card, if it is the engine's default. The engine must know the nodes that the runtime gives:
+    otherwise a daemon-reload of systemd takes them.
     """
     parts = any(card.alone for card in host.cards)
+    card = () if parts else ("/dev/nvidia{index}",)
+    options = [("--device", node.path) for node in CONTROL] if not host.cdi else []
     return DeviceAccess(
         given_by="CDI" if host.cdi else "the nvidia runtime",
         runtime=None if host.cdi else RUNTIME.name,
-        each=("--device", "nvidia.com/gpu={id}") if host.cdi else (),
+        options=tuple(word for pair in options for word in pair),
+        each=("--device", "nvidia.com/gpu={id}") if host.cdi else tuple(f"--device={path}" for path in card),
         variables={VISIBLE: "void" if host.cdi else "{ids}"},
         files="" if parts else f"/{INFORMATION}",
         device="" if parts else DEVICE,
         forbidden=(MASK,),
-        nodes=CONTROL if parts else (*CONTROL, Node("/dev/nvidia{index}")),
+        nodes=(*CONTROL, *map(Node, card)),
         without="without it CUDA finds no card in the container",
         shows=("nvidia-smi", "-L"),
         shown=SHOWN.format(kind="MIG" if parts else "GPU"),
