@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from ..core.run import read_text
 from ..core.words import counted
 from ..model.host import Host
 from .pci import PciDevice
@@ -44,6 +45,14 @@ def filled(used: int, total: int) -> str | None:
     if used <= min(FULL_MIB, total // 8 or FULL_MIB):
         return None
     return f"a program that is not shown ({used} of its {total} MiB are used)"
+
+
+def host_memory(root: str) -> tuple[int, int | None]:
+    """Return the MiB of a host's memory, and those that are available, with the cache of files; None if unknown."""
+    text = read_text(Path(root, "proc/meminfo")) or ""
+    found = re.findall(r"^(MemTotal|MemAvailable):\s+(\d+)", text, re.MULTILINE)
+    sizes = {name: int(kib) // 1024 for name, kib in found}
+    return sizes.get("MemTotal", 0), sizes.get("MemAvailable")
 
 
 def node_problem(index: int | None, root: str) -> str | None:

@@ -18,7 +18,7 @@ from . import nvidia_smi as smi
 from .abilities import cache_problems, is_bfloat16, method_of
 from .base import Platform, Runtime
 from .between import over_nccl
-from .cards import about, filled, lost, mixed, reasons
+from .cards import about, filled, host_memory, lost, mixed, reasons
 from .dcgm import ACCEPTANCE
 from .device_access import DeviceAccess, Node
 from .device_holders import device_holders
@@ -145,7 +145,10 @@ def _module(row: smi.Row, device: PciDevice | None, minor: int | None, holder: s
     total, used = row.number("memory.total"), row.number("memory.used")
     capability = row.fields["compute_cap"]
     unified = row.fields["memory.total"] == "[N/A]"
-    memory, used = _unified_mib(root) if unified else (total or 0, used)
+    if unified:  # CUDA reports all of the host's memory, and vLLM counts what is available as free.
+        total, available = host_memory(root)
+        used = None if available is None else total - available
+    memory = total or 0
     held = holder or (None if unified else filled(used or 0, memory))
     return {
         **{"module_id": row.index, "index": minor, "device_id": row.uuid, "bus_id": row.bus_id},
@@ -260,19 +263,6 @@ def _minors(root: str) -> dict[str, int]:
         if uuid and minor:
             found[uuid[1]] = int(minor[1])
     return found
-
-
-def _unified_mib(root: str) -> tuple[int, int | None]:
-    """Return the MiB of a memory that a card shares with the processors, and those that all programs use of it.
-
-    CUDA reports all of it. vLLM counts what Linux calls available as free, which includes the cache of files.
-    """
-    text = read_text(Path(root, "proc/meminfo")) or ""
-    sizes = {
-        name: int(kib) // 1024 for name, kib in re.findall(r"^(MemTotal|MemAvailable):\s+(\d+)", text, re.MULTILINE)
-    }
-    total, available = sizes.get("MemTotal", 0), sizes.get("MemAvailable")
-    return total, None if available is None else total - available
 
 
 def _persistence(rows: Sequence[smi.Row]) -> list[str]:

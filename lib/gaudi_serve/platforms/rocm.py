@@ -19,7 +19,19 @@ from .amd_smi_metrics import METRICS
 from .amdgpu_log import PATTERN, gpu_errors
 from .base import Platform
 from .between import over_nccl
-from .cards import LEAST_KIB, WATCHERS, about, filled, lost, mixed, node_notes, node_problem, plain_name, reasons
+from .cards import (
+    LEAST_KIB,
+    WATCHERS,
+    about,
+    filled,
+    host_memory,
+    lost,
+    mixed,
+    node_notes,
+    node_problem,
+    plain_name,
+    reasons,
+)
 from .device_access import DeviceAccess, Node
 from .device_holders import device_holders
 from .driver import Driver
@@ -183,7 +195,7 @@ def _modules(
                 "device_id": str(gpu.location) if divided else gpu.bus_id,
                 "name": _name(device, named),
                 **{"bus_id": gpu.bus_id, "memory_mib": total, "memory_used_mib": used, "capability": gpu.gfx},
-                "memory_others_mib": None if divided else max(0, used - (computing.get(gpu.gpu_id, 0) >> 20)),
+                "memory_others_mib": None if divided else _others(gpu, total, used, computing, root),
                 **{"numa_node": device.numa_node, "cpus": list(device.cpus), "pcie_gb_s": device.gb_s},
                 **{"in_use": holder is not None, "held_by": holder},
                 "problem": node_problem(gpu.minor, root) or _unread(gpu, total, gpus, divided=divided),
@@ -198,16 +210,27 @@ def _modules(
 
 
 def _memory(gpu: Gpu, gpus: Sequence[Gpu], card: AmdCard | None, folder: Path) -> tuple[int, int]:
-    """Return the MiB that a GPU has, and those in use; for a divided one it is unknown which part uses them.
-
-    Graphics in a processor may have the host's memory (GTT) in place of what the firmware reserves.
-    """
-    reserved = number_of(folder / "mem_info_vram_total") or 0
-    total = gpu.memory or reserved
+    """Return the MiB that a GPU has, and those in use; for a divided one it is unknown which part uses them."""
+    total = gpu.memory or number_of(folder / "mem_info_vram_total") or 0
     alone = sum(other.bus_id == gpu.bus_id for other in gpus) == 1
-    kind = "gtt" if gpu.gfx == SHARING and total > reserved else "vram"
+    kind = "gtt" if _shares_memory(gpu, folder) else "vram"
     used = number_of(folder / f"mem_info_{kind}_used") if alone else 0
     return total >> 20 or (card.memory_mib if card else 0), (used or 0) >> 20
+
+
+def _others(gpu: Gpu, total: int, used: int, computing: Mapping[int, int], root: str) -> int:
+    """Return the MiB of a GPU that programs use which do not compute on it.
+
+    If it has the host's memory, other programs may leave less of that than the GPU may use.
+    """
+    available = host_memory(root)[1] if _shares_memory(gpu, Path(root, DEVICES, gpu.bus_id)) else None
+    gone = used if available is None else max(used, total - available)
+    return max(0, gone - (computing.get(gpu.gpu_id, 0) >> 20))
+
+
+def _shares_memory(gpu: Gpu, folder: Path) -> bool:
+    """Return whether graphics in a processor have the host's memory (GTT), and not what the firmware reserves."""
+    return gpu.gfx == SHARING and gpu.memory > (number_of(folder / "mem_info_vram_total") or 0)
 
 
 def _unread(gpu: Gpu, mib: int, gpus: Sequence[Gpu], *, divided: bool) -> str | None:
