@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import re
 import runpy
 from pathlib import Path
 from typing import Any
@@ -201,6 +202,24 @@ def test_of_a_hybrid_the_plan_reports_what_it_does_not_know() -> None:
         plan = vllm_plan([{**wish, "config": config}], host, catalog, host_name="g", release="1.24.1")
         assert plan["errors"] == []
         assert any(sentence in text for text in plan["warnings"]) is told
+
+
+def test_graphs_of_a_hybrid_that_need_more_memory_than_is_kept_are_warned_of() -> None:
+    host = gaudi_host(device_name="HL-325L", weights={})
+    wish = {"name": "m", "model": "qwen3.6-35b-a3b", "image": "vllm:1", "tensor_parallel_size": 4}
+    catalog, keep = model_catalog([], builtin=True), "VLLM_GRAPH_RESERVED_MEM"
+
+    def warning(**more: Any) -> str:
+        plan = vllm_plan([{**wish, **more}], host, catalog, release="1.24.1")
+        assert plan["errors"] == []
+        return " ".join(one for one in plan["models"][0]["warnings"] if keep in one)
+
+    long = {"max_model_len": 262144, "max_num_seqs": 256, "warmup_budget_minutes": 600}
+    said = re.search(r"warm-up of (\d+) graphs .* can need (\d+) to (\d+) GiB .* set it to ([\d.]+)", warning(**long))
+    assert said
+    assert (int(said[2]), int(said[3])) == (round(int(said[1]) / 15), round(int(said[1]) / 10))
+    assert not warning(**long, env={keep: said[4]})
+    assert not warning(max_model_len=4096, max_num_seqs=8)
 
 
 def test_environments_are_merged_variable_by_variable() -> None:

@@ -38,6 +38,8 @@ from .sharing import named
 WIDER = 1.1  # Weights count as wider in memory than in their files from this factor on. Less can be rounding.
 # Bytes per second when weights are read from one NVMe disk. A network share is slower.
 LOAD_BYTES_S = 1.5e9
+# The most memory per card of a graph of a model with states: 300 graphs took 20 to 30 GiB (vllm-gaudi#1736).
+STATEFUL_GRAPH_GIB = 0.1
 HANG_TIMEOUT_S = 600  # Under full load, /health may not answer for minutes.
 
 
@@ -398,6 +400,7 @@ def _unknown(one: Weighed, host: Host, cost: Cost) -> list[str]:
             f"{hybrid} of its {model.layers} layers store a state instead of a KV cache; memory is estimated as if all "
             "had a cache, so more requests fit than shown"
         )
+        warnings += _graph_room(cost)
     if platform.no_memory:
         warnings.append(platform.no_memory)
     elif lacks:
@@ -420,6 +423,19 @@ def _unknown(one: Weighed, host: Host, cost: Cost) -> list[str]:
         assumed = f"of {size / 2e9:.0f} billion parameters" if size else "of 8 billion parameters"
         warnings.append(f"the warm-up is estimated as that of a model {assumed}; set config for its layers")
     return warnings
+
+
+def _graph_room(cost: Cost) -> list[str]:
+    """Return a warning if the graphs of a model with states can need more memory than a server keeps for them."""
+    most, memory = (cost.graphs or 0) * STATEFUL_GRAPH_GIB, cost.memory
+    if not memory or most * 2 / 3 <= memory["graphs_gib"]:
+        return []
+    share = min(0.5, most / (memory["graphs_gib"] + memory["kv_cache_gib"]))
+    return [
+        f"a warm-up of {counted(cost.graphs or 0, 'graph')} with such layers can need {most * 2 / 3:.0f} to {most:.0f} "
+        f"GiB per card, and VLLM_GRAPH_RESERVED_MEM keeps {memory['graphs_gib']} GiB: set it to {share:.2f} and "
+        "VLLM_COMPACT_GDN to 'true' in env, or lower max_model_len or max_num_seqs"
+    ]
 
 
 def _cost_problems(spec: Spec, cost: Cost) -> list[Problem]:
