@@ -290,7 +290,7 @@ FETCHES = [
 
 
 @pytest.mark.parametrize(("more", "begin"), FETCHES)
-def test_what_a_server_fetches_at_its_start_is_said_and_refused_where_there_is_no_internet(
+def test_what_a_server_fetches_at_its_start_is_reported_and_refused_without_internet(
     more: dict[str, Any], begin: str
 ) -> None:
     config = {**TINY, **more.get("config", {})}
