@@ -90,7 +90,8 @@ class ActionModule(ActionBase):  # type: ignore[misc]  # ansible-core has no typ
         self, target: Target, run: Run, folder: str, records: list[dict[str, Any]], variables: dict[str, Any]
     ) -> None:
         """Send every load of a model, and save each result at once."""
-        numbers = iter(seeds(time.time(), 2 * max(target.ask.repetitions, MOST_POINTS) + 2))
+        where, most = f"{run.host} {target.about['served']}", 2 * max(target.ask.repetitions, MOST_POINTS) + 2
+        numbers = iter(seeds(where, time.time(), most))
         points: list[Point] = []
         for repetition, load, warms_up in steps(target, points):
             seed = next(numbers)

@@ -16,7 +16,7 @@ from gaudi_serve.bench.ask import read_ask
 from gaudi_serve.bench.compare import Comparison, compare
 from gaudi_serve.bench.loads import PROFILES, benchmark_names, digest, load_of_trace, site_profiles, trace_text
 from gaudi_serve.bench.plan import targets_of
-from gaudi_serve.bench.records import not_comparable
+from gaudi_serve.bench.records import not_comparable, seeds
 from gaudi_serve.bench.report import benchmark_plan
 from gaudi_serve.bench.results import append, client_limit, failed, figures, printed, read_results
 from gaudi_serve.bench.statistics import FIGURES, LEAST_RUNS, MOST_RUNS
@@ -640,3 +640,9 @@ def test_through_what_stands_before_them_no_server_may_have_requests_of_others()
     busy = {**PROBED, "running": 20.0, "waiting": 0.0}
     found = benchmark_plan({"h1": {}, "h2": {}}, asked, {"h1": {"probed": PROBED}, "h2": {"probed": busy}})
     assert found["hosts"] == [] and found["errors"][0].startswith("h2: model m: it has 20 requests of others")
+
+
+def test_two_hosts_of_one_run_never_send_the_same_prompts() -> None:
+    own = [set(seeds(where, 1_764_000_000.25, 46)) for where in ("h01 m", "h02 m", "h01 other")]
+    own.append(set(seeds("h01 m", 1_764_000_000.251, 46)))
+    assert len(set().union(*own)) == 4 * 46

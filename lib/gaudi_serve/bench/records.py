@@ -6,6 +6,7 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timezone
+from hashlib import sha256
 from typing import Any
 
 from ..core.errors import InputError
@@ -139,7 +140,10 @@ def short_lines(run: Run, measured: Known, about: Known, now: float, phase: str 
     ]
 
 
-def seeds(begin: float, count: int) -> Sequence[int]:
-    """Return seeds that no earlier run has used, because repeated prompts would hit the prefix cache."""
-    first = int(begin * 1000) % (2**31 - 100_000)
+def seeds(where: str, begin: float, count: int) -> Sequence[int]:
+    """Return seeds of a model on a host that neither an earlier run nor another host of this one has used.
+
+    Repeated prompts would hit the prefix cache, also that of another host's server behind a gateway.
+    """
+    first = int(sha256(f"{where} {begin}".encode()).hexdigest(), 16) % (2**31 - count)
     return range(first, first + count)
