@@ -6,6 +6,7 @@ from itertools import pairwise
 
 import pytest
 from gaudi_serve.buckets.linear import bucket_values, hpu_buckets
+from gaudi_serve.core.errors import InputError
 
 
 def environment(batches: tuple[int, int, int], blocks: tuple[int, int, int]) -> dict[str, str]:
@@ -43,3 +44,12 @@ def test_a_batch_beyond_the_blocks_of_the_device_has_one_bucket() -> None:
     assert isinstance(decode, list)
     assert [pair for pair in decode if pair[0] in (256, 272, 288)] == [[256, 229], [272, 229], [288, 229]]
     assert all(first <= second for first, second in pairwise(pair[0] * pair[1] for pair in decode))
+
+
+def test_a_step_that_does_not_divide_the_minimum_is_as_at_the_server() -> None:
+    """Figures of the vendor's own code (vllm-hpu-extension, branch aice/v1.21.0)."""
+    given = environment((32, 2, 36), (1024, 100, 2048))
+    assert hpu_buckets(given, 512, 1000)["decode"] == [[32, 1000], [34, 1000], [36, 1000]]
+    given |= {f"VLLM_PROMPT_BS_BUCKET_{part}": value for part, value in (("MIN", "64"), ("STEP", "3"), ("MAX", "64"))}
+    with pytest.raises(InputError, match="VLLM_PROMPT_BS_BUCKET_STEP: 3 has no multiple"):
+        hpu_buckets(given, 2048, 1)

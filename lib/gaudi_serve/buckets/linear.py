@@ -197,10 +197,14 @@ def bucket_rows(
     most = whole("", "num_hpu_blocks", num_hpu_blocks, 1, LARGEST)
     ranges = {dimension: wanted.of(dimension) for dimension in DIMENSIONS}
     low, step, high = ranges["DECODE_BLOCK"]
-    # A row of decode buckets ends with the first value beyond the device's blocks.
-    used = {**ranges, "DECODE_BLOCK": (low, step, min(high, max(low, -(-most // step) * step)))}
+    # A row of decode buckets ends with the first value beyond the device's blocks, which is a multiple of the step.
+    used = {**ranges, "DECODE_BLOCK": (low, step, min(high, -(-max(low, most) // step) * step))}
     refuse_wide(used)
     batches, lengths = bucket_values(*ranges["PROMPT_BS"]), bucket_values(*ranges["PROMPT_SEQ"])
+    for dimension, found in (("PROMPT_BS", batches), ("PROMPT_SEQ", lengths)):
+        if not found:
+            stops = "has no multiple from the minimum to the maximum: the server stops at start; lower it"
+            raise refusal("", f"VLLM_{dimension}_BUCKET_STEP", ranges[dimension][1], stops)
     ends = [bisect_right(lengths, tokens // batch) for batch in batches]
     kept = sum(ends)
     if not kept:
