@@ -92,6 +92,7 @@ CODE: dict[str, Mapped] = {
     "bucketing": Mapped(keys.BUCKETING, choices={"strategy": keys.STRATEGIES}),
     "bucketing.prompt_bs": Mapped(keys.BUCKET_PARTS),
     "reduce_warmup": Mapped(keys.REDUCE),
+    "adapters[]": Mapped(keys.ADAPTER),
     "mounts[]": Mapped(keys.MOUNT),
     "slo": Mapped(_names(Objectives), defaults=Objectives()),
     "shares_card_with[]": Mapped((*OWN, *TAKEN), choices={"smoke": keys.SMOKE_KINDS}),

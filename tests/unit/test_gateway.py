@@ -327,7 +327,7 @@ def test_adapters_are_names_of_their_own() -> None:
         read_gateway({"balance": {"sql": "prefix"}}, backends)
     assert read_gateway({"balance": {"base": "prefix"}, "paths": ["/a/..b", "/v1/x.y"]}, backends).paths
     assert "bob|sql strict\n" in texts["allowed.map"] and "alice|sql named\n" in texts["allowed.map"]
-    with pytest.raises(InputError, match="lora_modules: 'small' is served by small and by base; give one another name"):
+    with pytest.raises(InputError, match="adapter: 'small' is served by small and by base; give one another name"):
         read_gateway({}, (*BACKENDS, Backend("base", (), adapters=("small",))))
 
 

@@ -17,13 +17,14 @@ from ..core.errors import PLAIN_WORD, InputError, Problem, has_login, is_number,
 from ..core.images import IS_NAME, NAMED
 from ..core.tiers import OF_A_HOST
 from ..engines import ENGINES
+from ..model.adapters import ADAPTERS, MODULES
 from ..model.config_json import sound
 from ..model.distributed import PORT, PORTS, part_problem
 from ..model.objectives import read_objectives
 from ..model.shared import OWN, SHARED, TAKEN, key_of, of_server, shared_problem, with_name
 from ..model.vllm_options import AUTO_LENGTHS, OPTION_NAMES
 from ..platforms import card_variables
-from .source import source_problem
+from .source import adapter_source_problem, source_problem
 
 NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,62}")
 VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
@@ -55,6 +56,8 @@ BUCKET_PARTS = tuple(map(str.lower, PARTS))
 BUCKETING = ("strategy", "file", *BUCKET_RANGES)
 REDUCE = ("max_num_seqs", "max_seq_len")
 MOUNT = ("source", "target", "read_only")
+ADAPTER = ("name", "folder", "source")
+ADAPTER_NAME = re.compile(r"[A-Za-z0-9][\w./:@+-]{0,126}", re.ASCII)
 LARGEST_FILE = 1_000_000  # characters
 # The kinds of smoke requests (vllm_smoke).
 SMOKE_KINDS = ("text", "any", "image", "audio", "video", "tools", "embedding", "rerank")
@@ -257,6 +260,21 @@ def _mounts(value: Any) -> str | None:
     return "must be a list of {source: /path, target: /path, read_only: true}"
 
 
+def _adapters(value: Any) -> str | None:
+    entries: list[Any] = value if isinstance(value, list) and value else [None]
+    for item in entries:
+        if not isinstance(item, Mapping) or not {"name", "folder"} <= set(item) <= {*ADAPTER}:
+            return "must be a list of {name: sql, folder: /data/adapters/sql, source: {...}}; source may be left out"
+        if not isinstance(item["name"], str) or not ADAPTER_NAME.fullmatch(item["name"]):
+            return "must have names of letters, digits and ./:@+_-, a letter or digit first"
+        if (told := _path(item["folder"])) or item["folder"].strip("/") in ("", "."):
+            return f"must have a folder for {item['name']}, which {told or 'must not be the root'}"
+        if item.get("source") is not None and (told := adapter_source_problem(item["source"])):
+            return f"must have a source for {item['name']} {told}"
+    folders = [posixpath.normpath(item["folder"]) for item in entries]
+    return _doubled([item["name"] for item in entries], ADAPTERS, "name") or _doubled(folders, ADAPTERS, "folder")
+
+
 VLLM_VERSION, IS_VERSION = r"\d{1,4}\.\d{1,4}\.\d{1,4}", "must be a quoted version of vLLM, such as '0.26.0'"
 
 
@@ -304,6 +322,7 @@ CHECKS: dict[str, Wrong] = {
     "env": _environment,
     "bucketing": _bucketing,
     "mounts": _mounts,
+    ADAPTERS: _adapters,
     "start_timeout_s": _whole(1, 604800, "seconds"),
     "hang_timeout_s": _whole(0, 604800, "seconds"),
     "warmup_budget_minutes": _whole(1, 100_000, "minutes"),
@@ -376,6 +395,16 @@ def findings(spec: Any) -> list[Problem]:
                 found.append((key, value, allowed))
         else:
             found.append(_unknown(key, value))
+    return found + (_beside_adapters(spec) if spec.get(ADAPTERS) else [])
+
+
+def _beside_adapters(spec: Mapping[str, Any]) -> list[Problem]:
+    """Return the problems with options of vLLM that the key ``adapters`` sets."""
+    found: list[Problem] = []
+    if spec.get("enable_lora") is False:
+        found.append(("enable_lora", False, "contradicts adapters, which needs it; leave it out"))
+    if spec.get(MODULES) is not None:
+        found.append((MODULES, spec[MODULES], "is set by adapters; write each of them there, with its folder"))
     return found
 
 
@@ -392,7 +421,7 @@ def _unknown(key: Any, value: Any) -> Problem:
 
 def _shown(key: str, value: Any) -> Any:
     """Return a refused value for a message. Some keys are hidden because they may contain a secret."""
-    if key not in ("env", "source", "extra_args", SHARED) or is_number(value, -math.inf, math.inf):
+    if key not in ("env", "source", "extra_args", ADAPTERS, SHARED) or is_number(value, -math.inf, math.inf):
         return value
     return seen(value, PLAIN_WORD)
 

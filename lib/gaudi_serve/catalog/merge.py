@@ -8,6 +8,7 @@ from typing import Any
 
 from ..core.errors import shown
 from ..engines import ENGINES, profile_of, with_executor
+from ..model.adapters import adapters_of, names_of
 from ..model.draft import draft_model
 from ..model.host import Host
 from ..model.paths import host_paths
@@ -109,9 +110,10 @@ def emptied(given: Mapping[str, Any], below: Mapping[str, Any]) -> tuple[str, ..
 
 
 def model_weights(models: Any, catalog: Mapping[str, Any], defaults: Mapping[str, Any]) -> list[str]:
-    """Return the folders of weights and of draft models that the models name. Other problems do not matter."""
+    """Return the folders of weights, draft models and adapters that the models name. Other problems do not matter."""
     specs = [one for spec in merged_all(models, catalog, defaults) for one in (spec, *members(spec))]
-    paths = (path for spec in specs for path in (spec.get("weights"), draft_model(spec)))
+    folders = [one.folder for spec in specs for one in adapters_of(spec)]
+    paths = [*(path for spec in specs for path in (spec.get("weights"), draft_model(spec))), *folders]
     return sorted({path for path in paths if isinstance(path, str) and path.startswith("/")})
 
 
@@ -136,6 +138,11 @@ def client_names(models: Any, catalog: Mapping[str, Any], defaults: Mapping[str,
     """Return all names of the models for clients. Other problems do not matter."""
     shared = [one.get("name") for spec in merged_all(models, catalog, defaults) for one in members(spec)]
     return {*served_names(models, catalog, defaults).values(), *(name for name in shared if isinstance(name, str))}
+
+
+def adapter_names(models: Any, catalog: Mapping[str, Any], defaults: Mapping[str, Any]) -> set[str]:
+    """Return all names of the models' adapters for clients. Other problems do not matter."""
+    return {name for spec in merged_all(models, catalog, defaults) for name in names_of(spec)}
 
 
 def _is_name(text: str) -> bool:

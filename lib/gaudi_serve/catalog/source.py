@@ -26,6 +26,14 @@ def source_problem(value: Any) -> str | None:
     return f"must have {problem}" if problem else None
 
 
+def adapter_source_problem(value: Any) -> str | None:
+    """Return what is allowed if the ``source`` of an adapter is wrong, else None."""
+    if not isinstance(value, Mapping):
+        return "that is a mapping, such as {kind: hub, repo: owner/name}"
+    problem = _problem(value, KEYS)
+    return f"with {problem}" if problem else None
+
+
 def _problem(value: Mapping[str, Any], keys: set[str]) -> str | None:
     kind = value.get("kind")
     if kind not in KINDS:

@@ -7,9 +7,9 @@ from typing import Any
 
 
 def model_cell(model: Mapping[str, Any]) -> str:
-    """Return a model's name for a table, with the other models of the same server."""
+    """Return a model's name for a table, with the other models and the adapters of the same server."""
     others = [str(one["served_model_name"]) for one in model.get("served") or ()][1:]
-    return ", ".join([str(model["name"]), *others])
+    return ", ".join([str(model["name"]), *others, *model.get("adapters", ())])
 
 
 def table(rows: Sequence[Sequence[str]]) -> list[str]:

@@ -228,4 +228,5 @@ ENGINE = Engine(
     journal=JOURNAL,
     share=share,
     folder=FOLDER,
+    no_adapters="is not possible for models that share a card; give this model its own entry and card",
 )

@@ -132,6 +132,7 @@ class Engine:
     loads: by platform, the quantised weights that it loads; other platforms are unknown.
     executors: ways to spread a model over several hosts, its default first; empty if it cannot. over_hosts: why that is
     experimental; empty if it is not.
+    no_adapters: why its server takes no LoRA adapters; empty if it does.
     share: returns each model's default part of the card's memory for a number of models; None if the server serves one
     model. folder: the folder in which the server finds each model's folder, by the model's name; None if it
     uses the host's path.
@@ -164,6 +165,7 @@ class Engine:
     loads: Mapping[str, Loads] = field(default_factory=dict)
     executors: tuple[str, ...] = ()
     over_hosts: str = ""
+    no_adapters: str = ""
     share: Callable[[int], float] | None = None
     folder: str | None = None
 

@@ -184,6 +184,7 @@ ENGINE = Engine(
     ignored=("dtype", "max_num_batched_tokens", "bucketing", *OF_AICE_1_22, *OF_BUCKETS),
     capabilities=("SYS_NICE", "SYS_PTRACE", "IPC_LOCK"),
     ulimits=("memlock=-1:-1",),
+    no_adapters="is not possible here: the vendor's fork loads no LoRA adapters for DeepSeek's models",
     precision="fp8",
     executors=("ray",),
     amended=amended,

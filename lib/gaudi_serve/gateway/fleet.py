@@ -8,17 +8,16 @@ from __future__ import annotations
 
 import hashlib
 import hmac
-import json
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from ipaddress import ip_address
-from itertools import takewhile
 from typing import Any
 
 from ..core.errors import InputError, is_whole, one_line
 from ..host.secret import given_secrets
 from ..host.smoke import EVERYWHERE
+from ..model.adapters import names_in
 from ..model.distributed import answers
 from ..model.host import LiveModel, live_models
 from .objects import ABSENT, PLAIN, Backend, Server
@@ -225,7 +224,7 @@ def _entries(host: str, model: Known, address: str, own: bool) -> list[Entry]:
     elif _is_loopback(where) and not own:
         return []
     takes = model["max_num_seqs"] if is_whole(model["max_num_seqs"], 1, 10**6) else TAKES
-    adapters = _adapters(model.get("args") or [])
+    adapters = names_in(model.get("args") or [])
     place = (where, int(model["port"]), takes, adapters)
     served = model.get("served") or [model]
     return [Entry(host, str(model["name"]), str(one["served_model_name"]), *place, _kinds(one)) for one in served]
@@ -237,31 +236,6 @@ def _kinds(served: Known) -> tuple[str, ...]:
     if not probes & TALKING:
         return ()
     return (*TALKS, "image") if served.get("sees") or "image" in probes else TALKS
-
-
-def _adapters(args: Sequence[str]) -> tuple[str, ...]:
-    """Return the adapter names in a server's arguments."""
-    if "--lora-modules" not in args:
-        return ()
-    after = args[args.index("--lora-modules") + 1 :]
-    return adapter_names(list(takewhile(lambda word: not word.startswith("--"), after)))
-
-
-def adapter_names(modules: Any) -> tuple[str, ...]:
-    """Return the names of LoRA adapters of vLLM's option ``lora_modules``: name=path, or JSON with a name."""
-    listed = [modules] if isinstance(modules, str | Mapping) else modules
-    names = [_adapter(one) for one in (listed if isinstance(listed, list) else [])]
-    return tuple(name for name in names if name)
-
-
-def _adapter(module: Any) -> str:
-    """Return the name of an adapter; empty without a name."""
-    if isinstance(module, str) and module.startswith("{"):
-        try:
-            module = json.loads(module)
-        except ValueError:
-            return ""
-    return str(module.get("name") or "") if isinstance(module, Mapping) else str(module).partition("=")[0]
 
 
 def _is_loopback(address: str) -> bool:

@@ -114,7 +114,7 @@ def _refuse_names(backends: Iterable[Backend]) -> None:
     found: dict[str, str] = {}
     for backend in backends:
         for name in backend.names:
-            key = "served_model_name" if name == backend.model else "lora_modules"
+            key = "served_model_name" if name == backend.model else "adapter"
             if not MODEL.fullmatch(name):
                 allowed = "must have only letters, digits and ./:@+=_-, because a gateway looks it up; choose another"
                 raise refusal("", key, name, allowed)

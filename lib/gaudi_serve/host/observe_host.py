@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from ..core.run import read_text, run
-from ..model.config_json import CONFIGS, DEEPEST, of_params, sound
+from ..model.config_json import ADAPTER, CONFIGS, DEEPEST, of_params, sound
 from ..platforms import platform_among, platforms_here
 from .weights_names import MANIFEST
 
@@ -129,7 +129,7 @@ def existing(paths: list[str]) -> dict[str, bool]:
 
 
 def weights(paths: list[str]) -> dict[str, Any]:
-    """Return ``{path: {config, bytes} | None}``; None if neither config.json nor Mistral's params.json is readable."""
+    """Return ``{path: {config, bytes} | None}``; None without a readable config.json, params.json or adapter."""
     return weights_read(paths)[0]
 
 
@@ -138,20 +138,24 @@ def weights_read(paths: list[str]) -> tuple[dict[str, Any], dict[str, str]]:
     found: dict[str, Any] = {}
     unread: dict[str, str] = {}
     for path in paths:
-        file = next((file for name in CONFIGS if (file := Path(path, name)).exists()), None)
+        present = [file for name in (*CONFIGS, ADAPTER) if (file := Path(path, name)).exists()]
         found[path] = None
-        if file is None:
+        if not present:
             continue
+        file = present[0]
         try:
-            config = _config(file)
-            size = sum(part.stat().st_size for part in Path(path).glob("*.safetensors") if part.exists())
+            # A hub's folder of an adapter may also have the config.json of its base.
+            config = _config(file) if file.name in CONFIGS else {}
+            adapter = {"adapter": _config(file)} if (file := present[-1]).name == ADAPTER else {}
+            files = [*Path(path).glob("*.safetensors"), *(Path(path).glob("adapter_model.bin") if not config else ())]
+            size = sum(part.stat().st_size for part in files if part.exists())
             # A folder that this toolkit has fetched has its record.
             recorded = Path(path, MANIFEST).is_file()
             content = recorded_content(Path(path, MANIFEST))
             # The record has the sizes of its files, which stage model_weights compares.
             damaged = [] if recorded else damaged_files(Path(path))
             known = {"recorded": recorded, "content": content, "damaged": damaged}
-            found[path] = {"config": config, "bytes": size, **known}
+            found[path] = {"config": config, "bytes": size, **known, **adapter}
         except json.JSONDecodeError as problem:
             unread[path] = f"{file.name}: line {problem.lineno}, column {problem.colno}: {problem.msg}"
         except RecursionError:

@@ -10,9 +10,12 @@ from pathlib import Path
 from typing import Any
 
 from ..core.run import read_text
-from ..model.config_json import CONFIGS
+from ..model.config_json import ADAPTER, CONFIGS
 from .observe_host import network, shards
 from .weights_names import MANIFEST, conflict, leftovers
+
+# A folder with one of these files has weights or an adapter.
+KNOWN = (*CONFIGS, ADAPTER)
 
 
 def observe(folders: list[str], venv: str) -> dict[str, Any]:
@@ -35,11 +38,11 @@ def folder(path: Path) -> dict[str, Any]:
     files = record.get("files") if record else None
     if record is None or not isinstance(files, dict):
         missing = sorted({name for name in shards(path) if not (path / name).is_file()})
-        readable = any(_object(path / name) is not None for name in CONFIGS)
+        readable = any(_object(path / name) is not None for name in KNOWN)
         return {**state, "manifest": None, "config": readable, "damaged": missing}
     kept = {key: record.get(key) for key in ("source", "revision", "bytes")}
     damaged = sorted(name for name, known in files.items() if _differs(path / name, known))
-    return {**state, "manifest": kept, "config": any((path / name).is_file() for name in CONFIGS), "damaged": damaged}
+    return {**state, "manifest": kept, "config": any((path / name).is_file() for name in KNOWN), "damaged": damaged}
 
 
 def free_bytes(path: Path) -> int:

@@ -152,7 +152,20 @@ def ask(model: Mapping[str, Any], kinds: Sequence[str], timeout: float, api_key:
         _require_listed(server)
         for kind in one["smoke"] if several else kinds:
             found = {**(KINDS[kind](server) or {}), **found}
+        _require_adapters(one, timeout, api_key)
     return {**found, "kinds": list(kinds), **({"served": list(model["served"])} if several else {})}
+
+
+def _require_adapters(model: Mapping[str, Any], timeout: float, api_key: str | None) -> None:
+    """Fail if a LoRA adapter of a model is not listed, or does not answer the smallest request under its name."""
+    for name in model.get("adapters", ()):
+        adapter = {**model, "served_model_name": name}
+        server, request = Server(adapter, timeout, api_key), smallest_request(adapter)
+        _require_listed(server)
+        try:
+            server.json("POST", request["path"], request["body"])
+        except Unhealthy as problem:
+            raise Unhealthy(f"adapter {name}: {problem}") from problem
 
 
 def health(model: Mapping[str, Any], timeout: float, api_key: str | None = None) -> str:

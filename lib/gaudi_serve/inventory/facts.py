@@ -194,6 +194,11 @@ WEIGHTS = {
         {},
     ),
     "bytes": Rule(whole(0, 10**14), "must be an integer of bytes, from 0 to 10^14"),
+    "adapter": Rule(
+        lambda value: isinstance(value, Mapping) and sound(value),
+        "must be a LoRA adapter's adapter_config.json, with numbers below 10^15",
+        None,
+    ),
 }
 UNDEFINED = re.compile(r"'\w+' is undefined")
 # Further facts of gaudi_facts that planning does not read.

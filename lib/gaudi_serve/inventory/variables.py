@@ -14,7 +14,7 @@ from ..bios.client import FINGERPRINT
 from ..bios.profiles import ALLOWED, is_profiles, is_settings
 from ..catalog.files import catalog_folder, model_catalog, sound_entries
 from ..catalog.keys import OWN_KEYS, VARIABLE
-from ..catalog.merge import client_names, merged_all
+from ..catalog.merge import adapter_names, client_names
 from ..core.checks import (
     Check,
     Rule,
@@ -32,7 +32,6 @@ from ..core.options import FOLDER, OPTIONS, Range, rule_of
 from ..core.tiers import rank
 from ..core.words import some_names
 from ..gateway.clients import ClientNames, not_read
-from ..gateway.fleet import adapter_names
 from ..gateway.inputs import BY_MODEL
 from ..model.distributed import entry_problems, host_models
 from ..model.vllm_options import OPTION_NAMES
@@ -623,9 +622,7 @@ def _names_of(known: Known, host: str) -> tuple[set[str], set[str]]:
     models, defaults = _models(known, host, {host: known}), known.get("vllm_model_defaults") or {}
     if models is not None and not isinstance(models, list):
         raise InputError(f"vllm_models {shown(models)}: {VARIABLES['vllm_models'].allowed}")
-    specs = merged_all(models, catalog, defaults)
-    adapters = {name for spec in specs for name in adapter_names(spec.get("lora_modules"))}
-    return client_names(models, catalog, defaults), adapters
+    return client_names(models, catalog, defaults), adapter_names(models, catalog, defaults)
 
 
 def _unread(host: str, known: Known, problem: Exception) -> list[str]:

@@ -13,12 +13,14 @@ from typing import Any
 
 from ..core.errors import is_number, is_whole
 from ..core.tiers import rank
+from ..model.adapters import DEFAULT_SLOTS, SLOTS, number
 from ..model.architecture import Architecture
 from ..model.draft import Speculation
 from ..model.host import Card
 from ..model.layers import NONE
 from ..model.spec import Spec
 from ..model.vllm_options import AUTO_LENGTH
+from .adapters import adapters_gib
 from .kv_cache import Layout, layout_of
 from .shape import splits
 from .vllm_figures import (
@@ -247,7 +249,7 @@ def _stage(planned: Planned, stage: int) -> Divided | None:
     batch, requests = batches_of(planned)
     total = device_gib(planned.cards)
     share = _share(planned)
-    weights = _weights(planned, stage)
+    weights = _weights(planned, stage) + adapters_gib(spec, model, release, first, end)
     graphs = 0.0 if not _counts_graphs(planned) else _graphs(planned, end - first)
     seeing, kept = _vision(planned, batch) if stage == 0 else (0.0, 0.0)
     reserved = max(seeing, _batch(planned, stage, batch, requests) + kept) + _libraries(planned)
@@ -487,6 +489,7 @@ def _suggestions(planned: Planned, found: Mapping[str, Any]) -> list[dict[str, A
     if "free_gib" in found and found.get("over") == SHARE:
         return _that_start(planned)
     changes = _smaller_on_node(planned, found) if planned.on_node else _on_cards(planned, found)
+    changes = [*changes, *_fewer_adapters(planned)]
     tried = [change for change in changes if _fits(planned.but(**change))]
     nearest: list[dict[str, Any]] = []
     for change in tried:
@@ -569,6 +572,12 @@ def _more_cards(planned: Planned) -> list[dict[str, Any]]:
     return [
         {"tensor_parallel_size": number} for number in possible if splits(planned.model, spec, number, even_heads=False)
     ]
+
+
+def _fewer_adapters(planned: Planned) -> list[dict[str, Any]]:
+    """Return smaller numbers of adapters at once as changes. Further adapters wait in the memory of the host."""
+    most = number(planned.spec, SLOTS, DEFAULT_SLOTS) if planned.spec.get("enable_lora") else 0
+    return [{SLOTS: slots} for slots in range(most - 1, 0, -1)]
 
 
 def _eight_bits(planned: Planned) -> list[dict[str, Any]]:

@@ -15,6 +15,8 @@ NESTED = ("text_config", "llm_config", "language_config", "thinker_config")
 DEEPEST, LARGEST, LARGEST_FLOAT = 20, 10**15, 1e40
 # The files that describe weights: Hugging Face's format and Mistral's own.
 CONFIGS = ("config.json", "params.json")
+# The file that describes a LoRA adapter.
+ADAPTER = "adapter_config.json"
 # Keys of Mistral's params.json and their names in config.json. vLLM translates them in the same way
 # (--config-format mistral).
 OF_MISTRAL = {

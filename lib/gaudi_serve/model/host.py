@@ -265,20 +265,22 @@ class Clock:
 class Weights:
     """A folder of weights on a host.
 
-    config: its config.json. bytes: of its safetensors files. content: digest of its record. damaged: files that cannot
-    be complete, with the reasons.
+    config: its config.json. bytes: of its safetensors files, or of an adapter's adapter_model.bin. content: digest of
+    its record. damaged: files that cannot be complete, with the reasons. adapter: its adapter_config.json, or None.
     """
 
     config: Mapping[str, Any] = field(default_factory=dict)
     bytes: int = 0
     content: str | None = None
     damaged: tuple[str, ...] = ()
+    adapter: Mapping[str, Any] | None = None
 
     @classmethod
     def of(cls, facts: Mapping[str, Any]) -> Weights:
         """Return the folder of an entry of ``gaudi_host.weights``."""
         damaged = tuple(map(str, facts.get("damaged") or ()))
-        return cls(facts.get("config") or {}, int(facts.get("bytes") or 0), facts.get("content"), damaged)
+        config, size = facts.get("config") or {}, int(facts.get("bytes") or 0)
+        return cls(config, size, facts.get("content"), damaged, facts.get("adapter"))
 
 
 @dataclass(frozen=True)

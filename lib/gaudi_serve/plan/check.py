@@ -11,6 +11,7 @@ from ..core.errors import Problem, one_line
 from ..core.versions import comparable
 from ..engines import ENGINES, Engine, engine_of
 from ..memory.shape import shape_problems
+from ..model.adapters import ADAPTERS, adapter_problems, adapters_of, names_of
 from ..model.draft import draft_problems
 from ..model.fetches import offline_problems
 from ..model.host import Host
@@ -68,7 +69,7 @@ def host_problems(
     problems += platform.problems(spec) + platform.image_problems(spec, release) + _foreign_image(spec, platform)
     problems += [(key, spec[key], text) for key, text in platform.lacks.items() if spec.get(key) not in (None, False)]
     problems += _engine_problems(spec, engine_of(spec), platform, release) + _length_problems(spec)
-    problems += _file_problems(spec, host)
+    problems += _file_problems(spec, host) + adapter_problems(spec, host, stated_version(spec), weights_come)
     # An engine that cannot share a card is refused above, and it has no defaults for the other models.
     for place, one in enumerate(spec.served if engine_of(spec).share else spec.served[:1]):
         found = weights[place]
@@ -82,9 +83,9 @@ def host_problems(
 def _file_problems(spec: Spec, host: Host) -> list[Problem]:
     """Return the problems with the files and folders that the model mounts, or reads in addition to its weights."""
     engine, mounts = engine_of(spec), spec.get("mounts") or []
-    own = {engine.seen_at(one).rstrip("/") for one in spec.served}
+    own = {engine.seen_at(one).rstrip("/") for one in spec.served} | {one.folder for one in adapters_of(spec)}
     problems: list[Problem] = [
-        ("mounts", mount["target"], "is where the plan mounts the weights; choose another target")
+        ("mounts", mount["target"], "is where the plan mounts the weights or an adapter; choose another target")
         for mount in mounts
         if mount["target"].rstrip("/") in own
     ]
@@ -176,6 +177,7 @@ def _engine_problems(spec: Spec, engine: Engine, platform: Platform, release: st
         # The options depend on the version, so a wrong version makes further checks meaningless.
         own = [] if wrong else sharing_problems(spec, engine, platform, release)
         own = own if wrong or own else engine.problems(served_by(spec, row)[0])
+        own += [(ADAPTERS, names_of(spec)[0], engine.no_adapters)] if engine.no_adapters and spec.get(ADAPTERS) else []
         return own + _option_problems(spec, engine, platform, release) + wrong
     wanted = PLATFORMS[engine.platforms[0]]
     others = ", ".join(one.name for one in ENGINES.values() if one.serves(platform))
@@ -202,6 +204,8 @@ def _weights_problems(spec: Spec, host: Host, come: bool) -> list[Problem]:
     if path not in host.weights or (spec.get("source") and come):
         return []
     found = host.weights[path]
+    if found is not None and found.adapter is not None and not found.config:
+        return [("weights", path, "is a LoRA adapter, not a model; name it in adapters of its base model")]
     if found is None:
         bring = "playbooks/weights.yml fetches it from its source"
         remedy = bring if spec.get("source") else "put the model there first"

@@ -16,6 +16,7 @@ from ..core.errors import Problem, shown
 from ..core.versions import comparable
 from ..core.words import counted
 from ..engines import engine_of
+from ..memory.adapters import adapters_gib, is_counted
 from ..memory.autocalc import DEVICE_GIB, GIB, MOST_CARDS
 from ..memory.fit import PROFILE_GIB, plan_memory, quantised_at_load
 from ..memory.nodes import binding_problems, default_cache, nodes_of, plan_nodes, steady
@@ -29,7 +30,7 @@ from ..model.shared import key_of
 from ..model.spec import Spec
 from ..model.vllm_options import AUTO_LENGTH, BLOCK
 from ..model.weights import WeightsFacts
-from ..platforms import platform_of
+from ..platforms import Platform, platform_of
 from ..platforms.base import OF_NODES, OF_VLLM
 from ..platforms.releases import Release, vllm_of
 from .model import Container, Cost, Placement
@@ -40,6 +41,7 @@ WIDER = 1.1  # Weights count as wider in memory than in their files from this fa
 LOAD_BYTES_S = 1.5e9
 # The most memory per card of a graph of a model with states: 300 graphs took 20 to 30 GiB (vllm-gaudi#1736).
 STATEFUL_GRAPH_GIB = 0.1
+OF_FORK = "0.9.0"  # The vLLM of the vendor's fork.
 HANG_TIMEOUT_S = 600  # Under full load, /health may not answer for minutes.
 
 
@@ -146,11 +148,13 @@ def _cost(
 ) -> Cost:
     model, cards = weighed[0].weights.architecture, len(placement.module_ids)
     sizes = [one.weights.size + one.weights.draft for one in weighed]
-    held = [_held(one) for one in weighed]
     platform = platform_of(host.accelerator)
+    held = [_held(one, _adapters_gib(one, platform)) for one in weighed]
     measured = cards or platform.memory == OF_NODES
     whole = [in_full for in_full, _ in held]
     memory = _memory(weighed, host, placement, container, whole, cards_left) if measured else None
+    if memory and (adapters := _adapters_gib(weighed[0], platform)):
+        memory["adapters_gib"] = round(adapters, 1)
     blocks = _server_blocks(model, memory)
     counts = _graphs(spec, placement, container, blocks, buckets=platform.warmup_s is None)
     seconds, cached = platform.warmup_s if cards else None, platform.warmup_cached_s
@@ -183,13 +187,22 @@ def _card_gib(host: Host, placement: Placement, memory: Mapping[str, Any] | None
     return round(min(sizes) / 1024, 1) if counts else None
 
 
-def _held(one: Weighed) -> tuple[int, float]:
+def _held(one: Weighed, adapters_gib: float) -> tuple[int, float]:
     """Return the bytes of a model's weights before INC, 0 if unknown, and the factor that INC applies."""
     model, size = one.weights.architecture, one.weights.size
     # INC halves the weights of the model, but not those of its draft model.
     halves = 0.5 if one.halved else 1
     more = model.dequantised_bytes(size) if one.dequantises else 0
-    return size and size + more + int(one.weights.draft / halves), halves
+    adapters = adapters_gib * GIB * one.spec.tensors * one.spec.stages
+    return size and size + more + int((one.weights.draft + adapters) / halves), halves
+
+
+def _adapters_gib(one: Weighed, platform: Platform) -> float:
+    """Return the GiB of each card that are reserved for a model's adapters."""
+    spec, model = one.spec, one.weights.architecture
+    version = spec.get("vllm_version") or vllm_of(str(spec.get("image")))
+    release = release_of(version) if platform.memory in (OF_NODES, OF_VLLM) else version or OF_FORK
+    return adapters_gib(spec, model, str(release), 0, model.layers or 0) / spec.stages
 
 
 def _of_vllm(
@@ -401,6 +414,8 @@ def _unknown(one: Weighed, host: Host, cost: Cost) -> list[str]:
             "had a cache, so more requests fit than shown"
         )
         warnings += _graph_room(cost)
+    if not is_counted(spec, model):
+        warnings.append("the estimate leaves out its adapters (enable_lora): the shapes of its layers are unknown")
     if platform.no_memory:
         warnings.append(platform.no_memory)
     elif lacks:
@@ -494,8 +509,9 @@ def _memory_problem(spec: Spec, memory: Mapping[str, Any], read_gib: float) -> P
     remedy = f"what fits: {ways}{' (and as many module_ids)' if more else ''}"
     remedy = remedy if ways else "nothing that this host has left fits"
     cards = spec.cards
-    weights = f"{memory['weights_gib']} GiB of weights"
-    if read_gib and memory["weights_gib"] * cards > WIDER * read_gib * spec.copies:
+    adapters = memory.get("adapters_gib", 0.0)
+    weights = f"{memory['weights_gib']} GiB of weights" + (f" ({adapters} of them for adapters)" if adapters else "")
+    if read_gib and (memory["weights_gib"] - adapters) * cards > WIDER * read_gib * spec.copies:
         weights += f" (the {read_gib:.0f} GiB of its files, converted to a wider type at load)"
     if memory["reserved_gib"] > memory["weights_gib"]:
         weights += f" and {memory['reserved_gib']} GiB for a batch, its images or videos, and libraries"

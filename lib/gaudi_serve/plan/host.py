@@ -12,6 +12,7 @@ from typing import Any
 
 from ..core.errors import Finding, InputError, Problem
 from ..memory.nodes import nodes_of, taken_by
+from ..model.adapters import adapter_notes
 from ..model.fetches import fetch_warnings
 from ..model.host import Card, Host
 from ..model.shared import key_of, with_name
@@ -288,7 +289,7 @@ def _planned_as(
         for text in named(spec, one, platform.capability_notes(one, weights.architecture, host, cards))
     ]
     fetches = [text for one, weights in models for text in named(spec, one, fetch_warnings(one, weights.architecture))]
-    notes = (*versions, *loads, *platform.notes(spec, release), *links, *able)
+    notes = (*versions, *adapter_notes(spec, host), *loads, *platform.notes(spec, release), *links, *able)
     warnings = (*container.notes, *costed.warnings, *ignored, *fetches, *notes)
     nodes = {card.numa_node for card in cards}
     node = nodes.pop() if len(nodes) == 1 else None

@@ -14,6 +14,7 @@ from ..core.paths import CONFIG
 from ..engines import ENGINES, Launch, engine_of, profile_of
 from ..engines.base import option_arguments
 from ..memory.vllm import utilization
+from ..model.adapters import adapters_of
 from ..model.distributed import EXECUTOR
 from ..model.draft import draft_warnings
 from ..model.host import Card, Host, LiveModel
@@ -338,6 +339,7 @@ def _cache_path(spec: Spec, host: Host, release: str) -> str | None:
 def _mounts(spec: Spec, cache: str | None, launch: Launch) -> list[dict[str, Any]]:
     engine = engine_of(spec)
     mounts = [{"source": one.weights, "target": engine.seen_at(one), "read_only": True} for one in spec.served]
+    mounts += [{"source": one.folder, "target": one.folder, "read_only": True} for one in adapters_of(spec)]
     if cache:
         mounts.append({"source": cache, "target": cache, "read_only": False})
     if launch.bucket_path:
@@ -408,6 +410,7 @@ def launch_warnings(spec: Spec, platform: Platform) -> list[str]:
     sockets = [mount["source"] for mount in spec.get("mounts", []) if mount["source"].endswith("/docker.sock")]
     found += [f"mounts {path}: anyone who breaks into the server is then root on the host" for path in sockets]
     provided = [engine_of(spec).seen_at(one) for one in spec.served] + [one["target"] for one in spec.get("mounts", [])]
+    provided += [one.folder for one in adapters_of(spec)]
     found += [
         f"{key}: {path} must be in the image: no mount provides it, and vLLM ends without it"
         for key, path in spec_paths(spec)

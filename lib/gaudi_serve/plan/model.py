@@ -10,6 +10,7 @@ from typing import Any
 
 from ..buckets.base import BucketCounts, Buckets
 from ..buckets.plugin_plan import PluginBucketing
+from ..model.adapters import names_in
 from ..model.spec import Spec
 from ..model.vllm_options import AUTO_LENGTH, BLOCK
 from ..platforms import DeviceAccess
@@ -161,6 +162,7 @@ class PlannedModel:
             "slo": spec.get("slo"),
             "smoke": list(dict.fromkeys(kind for one in self.served for kind in one.smoke)) if spec.answers else [],
             "served": [asdict(one) for one in self.served],
+            **({"adapters": list(names)} if spec.answers and (names := names_in(container.args)) else {}),
             "module_ids": list(self.here.module_ids),
             "placements": [{**asdict(one), "module_ids": list(one.module_ids)} for one in self.placements],
             "cpus": numactl[1].split(",") if numactl else None,

@@ -8,6 +8,7 @@ from typing import Any
 from ..catalog.keys import date_problem, findings
 from ..catalog.merge import completed, emptied, entry_of, merged
 from ..core.errors import Problem, near
+from ..model.adapters import ADAPTERS, names_of, with_adapters
 from ..model.host import Host
 from ..model.shared import SHARED, key_of, members, with_name
 from ..model.vllm_options import AUTO_LENGTH, AUTO_LENGTHS
@@ -16,6 +17,7 @@ from ..platforms import platform_of
 from ..platforms.base import OF_VLLM
 from .distributed import distributed_problems, same_ports, spread
 from .request import Mistake, ResolvedModel, Site, with_default
+from .version import stated_version
 
 # The port for a model that names none.
 FIRST_PORT = 30001
@@ -63,6 +65,7 @@ def _resolved(given: Any, site: Site) -> tuple[ResolvedModel | None, list[Mistak
     found += [(full, with_default(problem, spec)) for problem in apart]
     bad |= {key for key, _, _ in apart}
     full = spread(full, site.addresses(full))
+    full = with_adapters(full, site.host, stated_version(full))
     weights = tuple(WeightsFacts.of(one, site.host) for one in full.served)
     return ResolvedModel(full, frozenset(spec), bad, notes, weights), found
 
@@ -111,7 +114,7 @@ def _duplicates(requests: Sequence[ResolvedModel], host: Host) -> list[Mistake]:
                 found.append((request.spec, (key, value, free)))
             else:
                 first[value] = request.spec.name
-    return found + _names_twice(requests)
+    return found + _names_twice(requests) + _adapters_twice(requests)
 
 
 def _same_ports(requests: Sequence[ResolvedModel]) -> list[Mistake]:
@@ -136,6 +139,27 @@ def _names_twice(models: Sequence[ResolvedModel]) -> list[Mistake]:
                 allowed = f"already belongs to {taken[one.name]}; clients find a model by its name"
                 found.append((model.spec, (key_of(place, "name"), one.name, allowed)))
             taken.setdefault(one.name, f"a model on the card of {model.spec.name}")
+    return found
+
+
+def _adapters_twice(models: Sequence[ResolvedModel]) -> list[Mistake]:
+    """Return the mistakes of adapters with the name of a model, or of another model's adapter, on the same host.
+
+    Two servers of the same model may have the same adapters.
+    """
+    found: list[Mistake] = []
+    served = {str(one["served_model_name"]): one.name for model in models for one in model.spec.served}
+    taken: dict[str, str] = {}
+    # vLLM itself checks the names of lora_modules.
+    for model in sorted(models, key=lambda one: ADAPTERS in one.spec):
+        base = str(model.spec["served_model_name"])
+        for name in names_of(model.spec):
+            other = taken.setdefault(name, base)
+            whose = f"model {served[name]}" if name in served else f"an adapter of {other}"
+            if ADAPTERS in model.spec and (name in served or other != base):
+                model.bad.add(ADAPTERS)
+                allowed = f"already belongs to {whose}; clients find a model by its name"
+                found.append((model.spec, (ADAPTERS, name, allowed)))
     return found
 
 

@@ -419,4 +419,7 @@ PLATFORM = Platform(
     observe=_observe,
     about=about,
     reasons=_reasons,
+    lacks=dict.fromkeys(
+        ("fully_sharded_loras", "enable_lora_bias"), "is not implemented on Gaudi, and the server stops; leave it out"
+    ),
 )

@@ -126,6 +126,7 @@ def _model(model: Known, known: Known) -> dict[str, Any]:
     return {
         "name": name,
         **({"served": model["served"]} if len(model.get("served") or ()) > 1 else {}),
+        **({"adapters": model["adapters"]} if model.get("adapters") else {}),
         "wanted": model["state"],
         "state": unit.get("state", "not there"),
         "status": unit.get("status", ""),

@@ -16,6 +16,7 @@ from ..core.errors import refusal
 from ..core.run import sha256_text
 from ..core.templates import file_of
 from ..host.weights_names import OLD, PARTIAL, refused
+from ..model.adapters import adapters_of
 from ..model.host import Host
 from ..model.shared import members
 from ..platforms.hl_smi import GENERATION
@@ -89,6 +90,9 @@ def _to_bring(
         for written, one in ((given, full), *zip(members(given), members(full), strict=False)):
             if one.get("source") and one.get("weights") and not _by_hand(written, one, here):
                 yield {**image, **one}
+        for adapter in adapters_of(full):
+            if isinstance(adapter.source, Mapping):
+                yield {"name": full.get("name"), "weights": adapter.folder, "source": adapter.source}
 
 
 def _by_hand(given: Mapping[str, Any], full: Mapping[str, Any], here: Mapping[str, Any]) -> bool:
