@@ -62,7 +62,10 @@ def test_adapters_become_options_mounts_and_names() -> None:
     (one,) = result["models"]
     assert (result["errors"], result["warnings"]) == ([], [])
     args = " ".join(one["args"])
-    assert "--enable-lora " in args and "--lora-modules sql=/data/sql law=/data/law --max-lora-rank 32 --max-loras 2" in args
+    assert (
+        "--enable-lora " in args
+        and "--lora-modules sql=/data/sql law=/data/law --max-lora-rank 32 --max-loras 2" in args
+    )
     mounts = [{"source": path, "target": path, "read_only": True} for path in ("/data/sql", "/data/law")]
     assert [mount for mount in one["mounts"] if mount in mounts] == mounts
     assert one["adapters"] == ["sql", "law"] and model_cell(one) == "q, sql, law"
@@ -246,7 +249,7 @@ def test_too_many_adapters_are_refused_with_how_many_fit() -> None:
     assert "of them for adapters)" in error and "max_loras 3" in error
 
 
-def test_memory_of_adapters_counts_on_gaudi_and_unknown_shapes_are_said() -> None:
+def test_memory_of_adapters_counts_on_gaudi_and_unknown_shapes_are_reported() -> None:
     facts = gaudi_host()["weights"] | {"/data/sql": here(r=256, base_model_name_or_path="QwQ-32B")}
     before, after = (
         vllm_plan([model(**keys)], gaudi_host(weights=facts))["models"][0]["memory"]

@@ -300,6 +300,29 @@ def test_hosts_that_cannot_serve_together_are_named(facts: dict[str, Any], text:
     assert any(f"gaudi02: model big: {text}" in one for one in found), found
 
 
+def test_hosts_of_a_model_have_the_same_adapters() -> None:
+    adapter = {"name": "sql", "folder": "/a", "source": {"kind": "hub", "repo": "team/sql"}}
+    variables = hostvars({**ENTRY, "tensor_parallel_size": 2, "adapters": [adapter]})
+    here = {"config": {}, "bytes": 7, "adapter": {"r": 64, "target_modules": ["q_proj"]}}
+    weights = [{**variables[name]["gaudi_host"]["weights"], "/a": here} for name in HOSTS]
+    for other, text in (
+        (here, ""),
+        (None, ""),  # The run fetches it.
+        (
+            {**here, "bytes": 8},
+            "adapters /a: differs between the hosts of the model: gaudi02 has 8 bytes, not 7",
+        ),
+        (
+            {**here, "adapter": {"r": 8}},
+            "adapters /a: differs between the hosts of the model: gaudi02 has another adapter",
+        ),
+    ):
+        for name, folders in zip(HOSTS, (weights[0], {**weights[1], "/a": other}), strict=True):
+            variables[name]["gaudi_host"] = {**variables[name]["gaudi_host"], "weights": folders}
+        found = errors(vllm_fleet_plan(variables, HOSTS, []))
+        assert any(text in one for one in found) if text else found == [], found
+
+
 @pytest.mark.parametrize(("mine", "theirs", "differ"), [("a", "b", True), ("a", "a", False), ("a", None, False)])
 def test_weights_have_the_same_checksums_on_all_hosts(mine: str, theirs: str | None, differ: bool) -> None:
     variables = hostvars({**ENTRY, "tensor_parallel_size": 2})

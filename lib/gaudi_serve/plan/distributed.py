@@ -14,9 +14,10 @@ from ..core.errors import Problem, shown
 from ..core.paths import CONFIG, RAY_MEMBER
 from ..core.words import counted, some_names
 from ..engines import COPIES_SINCE, ENGINES, Engine, engine_of, executors, spreads_copies
+from ..model.adapters import ADAPTERS, RANK, adapters_of
 from ..model.between import NICS
 from ..model.distributed import EXECUTOR, HOSTS, MP, PORT, PORTS, Members
-from ..model.host import Host, LiveModel, Network
+from ..model.host import Host, LiveModel, Network, Weights
 from ..model.shared import SHARED
 from ..model.spec import Spec, size_key
 from ..platforms import Platform, platform_of
@@ -468,7 +469,9 @@ def _different(spec: Spec, parts: Mapping[str, Part], names: Sequence[str]) -> l
 
 def _other_keys(mine: Spec, other: Spec, names: tuple[str, str]) -> list[Problem]:
     """Return the problems with keys of a model that differ between two hosts."""
-    ours, theirs = ({key: value for key, value in one.items() if key not in OF_PART} for one in (mine, other))
+    # The rank of adapters that only some hosts have fetched is the same after the run.
+    part = (*OF_PART, RANK) if mine.get(ADAPTERS) else OF_PART
+    ours, theirs = ({key: value for key, value in one.items() if key not in part} for one in (mine, other))
     if mine.members and other.members and mine.members.names != other.members.names:
         ours, theirs = {HOSTS: list(mine.members.names)}, {HOSTS: list(other.members.names)}
     keys = [key for key in {**ours, **theirs} if ours.get(key) != theirs.get(key)]
@@ -483,19 +486,26 @@ def _other_keys(mine: Spec, other: Spec, names: tuple[str, str]) -> list[Problem
 
 
 def _other_weights(spec: Spec, mine: Host, other: Host, names: tuple[str, str]) -> list[Problem]:
-    ours, theirs = mine.weights.get(spec.weights), other.weights.get(spec.weights)
+    folders = [("weights", spec.weights), *((ADAPTERS, one.folder) for one in adapters_of(spec))]
+    return [
+        (
+            *(key, folder),
+            f"differs between the hosts of the model: {names[1]} has {what}; copy the folder of {names[0]} there",
+        )
+        for key, folder in folders
+        if (what := _other_folder(mine.weights.get(folder), other.weights.get(folder)))
+    ]
+
+
+def _other_folder(ours: Weights | None, theirs: Weights | None) -> str:
+    """Return how a folder differs on another host; empty if it does not, or is not known on both."""
     if not ours or not theirs:
-        return []
-    if ours.config != theirs.config:
-        what = "another config.json"
-    elif ours.bytes != theirs.bytes:
-        what = f"{theirs.bytes} bytes, not {ours.bytes}"
-    elif ours.content and theirs.content and ours.content != theirs.content:
-        what = "files with other checksums"
-    else:
-        return []
-    allowed = f"differs between the hosts of the model: {names[1]} has {what}; copy the folder of {names[0]} there"
-    return [("weights", spec.weights, allowed)]
+        return ""
+    if (ours.config, ours.adapter) != (theirs.config, theirs.adapter):
+        return "another config.json" if ours.config != theirs.config else "another adapter_config.json"
+    if ours.bytes != theirs.bytes:
+        return f"{theirs.bytes} bytes, not {ours.bytes}"
+    return "files with other checksums" if ours.content and theirs.content and ours.content != theirs.content else ""
 
 
 def _networks(parts: Mapping[str, Part], addresses: Mapping[str, str], names: Sequence[str]) -> list[str]:
