@@ -55,7 +55,8 @@ def test_the_list_is_written_once_and_compared(tmp_path: Path) -> None:
 
 
 def test_a_host_that_was_never_read_is_named_and_nothing_is_written(tmp_path: Path) -> None:
-    model = {**MODEL, "source": {"kind": "hub", "repo": "owner/model"}}
+    adapter = {"name": "sql", "folder": "/data/sql", "source": {"kind": "hub", "repo": "owner/sql"}}
+    model = {**MODEL, "source": {"kind": "hub", "repo": "owner/model"}, "adapters": [adapter]}
     environment = fleet(tmp_path, 2, vllm_models=[model], vllm_images=[{"name": MODEL["image"]}], **SECRETS)
     facts = tmp_path / "facts"
     facts.mkdir()
@@ -76,6 +77,7 @@ def test_a_host_that_was_never_read_is_named_and_nothing_is_written(tmp_path: Pa
     play(tmp_path, away, *given)
     text = (tmp_path / "out/manifest.json").read_text(encoding="utf-8")
     items = {(one["kind"], one["name"]): one for one in json.loads(text)["items"]}
-    assert items["weights", "owner/model"]["problem"].startswith("no revision") and CANARY not in text
+    for name in ("owner/model", "owner/sql"):
+        assert items["weights", name]["problem"].startswith("no revision") and CANARY not in text
     assert items["package", "linux-headers-6.1.0-1-amd64"]["system"] == "debian 12 amd64"
     assert items["python", "huggingface_hub"]["origin"] == "https://***@index.example/simple"

@@ -23,6 +23,7 @@ from gaudi_serve.core.errors import InputError
 from gaudi_serve.core.templates import ROLES
 from gaudi_serve.inventory.variables import inventory_refusal
 from gaudi_serve.stages.registry import STAGES
+from gaudi_serve.stages.weights import weights_sources
 from helpers.plans import gaudi_host
 
 SYSTEM = {
@@ -454,6 +455,18 @@ def test_what_a_run_needs_and_the_mirror_lacks_is_named_by_kind() -> None:
     for one in others:
         lacking = [each for each in has if each != one]
         assert one[0] not in KINDS or one[1] in missing_lines(own, "https://m", lacking, due)[0], one
+
+
+def test_an_adapter_that_the_mirror_lacks_is_refused_as_weights_are() -> None:
+    source = {"kind": "hub", "repo": "team/sql", "revision": COMMIT}
+    model = {"name": "q", "weights": "/data/q", "adapters": [{"name": "sql", "folder": "/data/sql", "source": source}]}
+    own = host(model_weights_models=weights_sources([model], {}, {}, {"hub": "https://m/weights"}))
+    items = host_items(own, ["model_weights"])
+    has = [[one.kind, one.name, one.version, one.system] for one in items]
+    assert missing_lines(own, "https://m", has, ["model_weights"]) == []
+    others = [one for one in has if one[0] != "weights"]
+    (refusal,) = missing_lines(own, "https://m", others, ["model_weights"])
+    assert refusal.startswith("gaudi01: the mirror https://m lacks weights team/sql")
 
 
 def test_any_version_does_where_none_is_asked_for_but_of_the_same_system() -> None:
