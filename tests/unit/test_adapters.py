@@ -17,7 +17,7 @@ from gaudi_serve.catalog.merge import adapter_names, model_weights
 from gaudi_serve.core.table import model_cell
 from gaudi_serve.host.observe_host import weights_read
 from gaudi_serve.host.observe_weights import observe
-from gaudi_serve.host.smoke import Unhealthy, ask
+from gaudi_serve.host.smoke import Unhealthy, ask, health
 from gaudi_serve.memory.adapters import adapters_gib
 from gaudi_serve.model.adapters import ranks_of
 from gaudi_serve.model.architecture import Architecture
@@ -222,6 +222,9 @@ def test_memory_of_adapters_is_counted_where_only_vllms_options_are_set() -> Non
     assert after["memory"]["weights_gib"] - before["memory"]["weights_gib"] == pytest.approx(20.8, abs=0.1)
     assert before["memory"]["kv_cache_gib"] - after["memory"]["kv_cache_gib"] == pytest.approx(20.81, abs=0.1)
     assert "adapters_gib" not in before["memory"]
+    # New releases count graphs, and capture them with and without adapters.
+    (plain,), (lora,) = (plan(more)["models"] for more in ({}, {"enable_lora": True}))
+    assert plain["memory"]["graphs_gib"] < lora["memory"]["graphs_gib"] <= 2 * plain["memory"]["graphs_gib"]
 
 
 def test_matrices_are_split_as_vllm_splits_them() -> None:
@@ -354,5 +357,6 @@ def test_every_adapter_is_asked_after_a_start(server: Any) -> None:
     assert ask(server(), ["embedding"], 20)["kinds"] == ["embedding"]
     with pytest.raises(Unhealthy, match=r"/v1/models lists \['q'\], not sql"):
         ask(server(listed=("q",)), ["embedding"], 20)
+    assert health(server(listed=("q",)), 20) == "/v1/models lists ['q'], not sql"
     with pytest.raises(Unhealthy, match="adapter sql: POST /v1/embeddings answered status 500"):
         ask(server(works=("q",)), ["embedding"], 20)

@@ -157,13 +157,12 @@ def ask(model: Mapping[str, Any], kinds: Sequence[str], timeout: float, api_key:
 
 
 def _require_adapters(model: Mapping[str, Any], timeout: float, api_key: str | None) -> None:
-    """Fail if a LoRA adapter of a model is not listed, or does not answer the smallest request under its name."""
+    """Fail if a LoRA adapter of a model does not answer the smallest request under its name."""
     for name in model.get("adapters", ()):
         adapter = {**model, "served_model_name": name}
-        server, request = Server(adapter, timeout, api_key), smallest_request(adapter)
-        _require_listed(server)
+        request = smallest_request(adapter)
         try:
-            server.json("POST", request["path"], request["body"])
+            Server(adapter, timeout, api_key).json("POST", request["path"], request["body"])
         except Unhealthy as problem:
             raise Unhealthy(f"adapter {name}: {problem}") from problem
 
@@ -212,8 +211,9 @@ def _require_listed(server: Server) -> None:
         contexts = {entry["id"]: entry.get("max_model_len") for entry in listed["data"]}
     except (AttributeError, LookupError, TypeError) as problem:
         raise Unhealthy(f"/v1/models is not vLLM's: {server.excerpt(listed)}; is another program there?") from problem
-    if server.name not in contexts:
-        raise Unhealthy(f"/v1/models lists {server.excerpt([*contexts])}, not {server.name}")
+    missing = [name for name in (server.name, *server.model.get("adapters", ())) if name not in contexts]
+    if missing:
+        raise Unhealthy(f"/v1/models lists {server.excerpt([*contexts])}, not {', '.join(missing)}")
     # Also known if vLLM chose its context itself.
     server.context = contexts[server.name] or server.context
 

@@ -478,7 +478,9 @@ def _graphs(planned: Planned, layers: int) -> float:
     sizes = sum(size <= most for size in GRAPH_SIZES)
     whole = sum(size <= min(requests, FULL_GRAPH_SIZES) for size in GRAPH_SIZES)
     each = next(size for since, size in GRAPH_MIB if at_least(planned.release, since))
-    return float(GRAPHS_MIB + (sizes + whole) * layers * each) / 1024
+    # With adapters, vLLM captures each graph twice: with one, and without.
+    twice = 2 if planned.spec.get("enable_lora") else 1
+    return float(GRAPHS_MIB + (sizes + whole) * layers * each * twice) / 1024
 
 
 def _suggestions(planned: Planned, found: Mapping[str, Any]) -> list[dict[str, Any]]:
