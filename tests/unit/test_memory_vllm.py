@@ -290,6 +290,48 @@ def test_what_is_not_known_is_not_planned() -> None:
     assert plan_vllm(planned(unknown, 53)) is None
 
 
+def test_the_layers_of_each_stage_are_those_of_the_variable() -> None:
+    assert stage_layers(36, 2, "24,12") == [(0, 24), (24, 36)]
+    assert stage_layers(36, 2, "24") == stage_layers(36, 2, "24,13") == stage_layers(36, 2)
+    cards = [Card(number, memory_mib=size, capability="7.0") for number, size in enumerate((32768, 16384))]
+    for env, fits in (({}, False), ({"VLLM_PP_LAYER_PARTITION": "26,10"}, True)):
+        spec = Spec({"name": "m", "weights": "/w", "tensor_parallel_size": 1, "pipeline_parallel_size": 2})
+        keys = {"max_model_len": 8192, "gpu_memory_utilization": 0.9}
+        whole = Planned(spec.but(**keys), env, cards, Architecture.of(QWEN3_8B), 28 * GIB, 0, "0.10.0")
+        found = plan_vllm(whole)
+        # Half of the layers are too much for the smaller card, and ten are not.
+        assert found and found["fits"] is fits, found
+
+
+def test_a_partition_that_vllm_refuses_is_refused_before() -> None:
+    (error,) = a_plan(pipeline_parallel_size=2, env={"VLLM_PP_LAYER_PARTITION": "20,20"})["errors"]
+    assert "env.VLLM_PP_LAYER_PARTITION '20,20': must be 2 numbers with the sum 36" in error["message"]
+    assert a_plan(pipeline_parallel_size=2, env={"VLLM_PP_LAYER_PARTITION": "20,16"})["errors"] == []
+
+
+@pytest.mark.parametrize(
+    ("release", "keys", "tokens"),
+    [
+        ("0.6.4", {"max_model_len": 8192}, 8192),
+        ("0.6.4", {"max_model_len": 8192, "enable_chunked_prefill": True}, 512),
+        ("0.7.3", {"max_model_len": 8192, "enable_chunked_prefill": True}, 2048),
+        ("0.6.4", {"max_model_len": 40000}, 512),
+        ("0.6.5", {"max_model_len": 40000}, 2048),
+        ("0.7.3", {"max_model_len": 40000, "enable_chunked_prefill": False}, 40000),
+        ("0.7.3", {"max_model_len": 40000, "max_num_batched_tokens": 4096}, 4096),
+        ("0.8.5", {"max_model_len": 8192}, 2048),
+    ],
+)
+def test_old_releases_split_prompts_only_where_they_did(release: str, keys: dict[str, Any], tokens: int) -> None:
+    assert batches_of(planned(QWEN3_8B, 15.3, "NVIDIA GeForce RTX 3090", release, **keys))[0] == tokens
+
+
+def test_old_releases_read_the_prompts_of_vision_models_as_a_whole() -> None:
+    seeing = {**QWEN3_8B, "model_type": "llava", "vision_config": {"hidden_size": 1024}}
+    assert batches_of(planned(seeing, 15.3, release="0.7.3", max_model_len=40000))[0] == 40000
+    assert batches_of(planned(seeing, 15.3, release="0.8.5", max_model_len=40000))[0] == 8192
+
+
 def a_plan(**keys: Any) -> dict[str, Any]:
     """Return the plan of Qwen3-8B on a machine with four RTX 4090."""
     name, (size, capability) = "NVIDIA GeForce RTX 4090", CARDS["NVIDIA GeForce RTX 4090"]

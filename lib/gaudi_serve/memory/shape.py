@@ -11,6 +11,7 @@ from ..engines import ENGINES
 from ..model.architecture import Architecture
 from ..model.distributed import HOSTS
 from ..model.spec import size_key
+from .vllm_figures import PARTITION
 
 MOST_CARDS = 16
 VOCABULARY_STEP = 64  # vLLM pads the vocabulary to a multiple of this.
@@ -57,11 +58,23 @@ def shape_problems(spec: Mapping[str, Any], model: Architecture, *, even_heads: 
     elif part := uneven_part(model, spec, cards):
         allowed = f"{number_of}does not split the quantised weights evenly: {part}; possible: {good}"
         problems.append((key, value, allowed))
+    problems += _partition_problems(spec, model.layers)
     longest = model.context
     if longest and (spec.get("max_model_len") or 0) > longest:
         allowed = f"is above {longest}, the model's longest context (max_position_embeddings)"
         problems.append(("max_model_len", spec["max_model_len"], allowed))
     return problems
+
+
+def _partition_problems(spec: Mapping[str, Any], layers: int | None) -> list[Problem]:
+    """Return the problem with layers by stage that vLLM refuses at its start."""
+    said, stages = (spec.get("env") or {}).get(PARTITION), int(spec.get("pipeline_parallel_size") or 1)
+    sizes = [int(size) for size in str(said).split(",") if size.strip().isdigit()]
+    if said is None or layers is None or (len(sizes) == stages and sum(sizes) == layers):
+        return []
+    return [
+        (f"env.{PARTITION}", said, f"must be {counted(stages, 'number')} with the sum {layers}, a stage's layers each")
+    ]
 
 
 def splits(model: Architecture, spec: Mapping[str, Any], cards: int, *, even_heads: bool = True) -> bool:

@@ -13,6 +13,7 @@ from typing import Any
 
 from ..core.errors import is_number, is_whole
 from ..core.tiers import rank
+from ..core.versions import comparable
 from ..model.adapters import DEFAULT_SLOTS, SLOTS, number
 from ..model.architecture import Architecture
 from ..model.draft import Speculation
@@ -28,6 +29,7 @@ from .vllm_figures import (
     BATCH_DEFAULTS,
     CACHE_STEP,
     CHUNKS_ABOVE,
+    CHUNKS_LARGER_SINCE,
     CHUNKS_SINCE,
     CONTEXT_GIB,
     CUDA_KEEPS_GIB,
@@ -55,9 +57,11 @@ from .vllm_figures import (
     NODE_SHARE_SINCE,
     OF_ITEMS,
     OWN_WORKSPACE,
+    PARTITION,
     REQUESTS_BYTES,
     SEEING,
     SHARE,
+    SMALL_CHUNK,
     UNIFIED,
     UNIFIED_GFX,
     UNIFIED_PROCESS_GIB,
@@ -112,6 +116,17 @@ class Planned:
     def guesses(self) -> Speculation:
         """Return the speculative decoding of the model."""
         return Speculation.of(self.spec)
+
+    def stage(self, stage: int) -> tuple[int, int]:
+        """Return the layers of a stage as (first, end)."""
+        return stage_layers(self.model.layers or 1, self.spec.stages, str(self.env.get(PARTITION, "")))[stage]
+
+    def cards_of(self, stage: int) -> Sequence[Card]:
+        """Return the cards of a stage, in vLLM's order: each stage has the next ones; all if that is not known."""
+        one, stages = self.spec.tensors, self.spec.stages
+        known = self.spec.nodes == 1 and not self.on_node
+        mine = [card for place, card in enumerate(self.cards) if place // one % stages == stage]
+        return mine if known and mine else self.cards
 
     def but(self, **changed: Any) -> Planned:
         """Return the plan for a spec with other values."""
@@ -244,10 +259,10 @@ def _stage(planned: Planned, stage: int) -> Divided | None:
     """Return how a card of one pipeline stage is divided; None if the model's cache is unknown."""
     spec, model, release = planned.spec, planned.model, planned.release
     spec = spec.but(block_size=spec.get("block_size") or NODE_BLOCK) if planned.on_node else spec
-    first, end = stage_layers(model.layers or 1, spec.stages)[stage]
+    first, end = planned.stage(stage)
     kinds = model.layer_kinds[first:end]
     batch, requests = batches_of(planned)
-    total = device_gib(planned.cards)
+    total = device_gib(planned.cards_of(stage))
     share = _share(planned)
     weights = _weights(planned, stage) + adapters_gib(spec, model, release, first, end)
     graphs = 0.0 if not _counts_graphs(planned) else _graphs(planned, end - first)
@@ -342,18 +357,32 @@ def batches_of(planned: Planned) -> tuple[int, int]:
     requests = int(said_requests or requests)
     if said_tokens:
         return int(said_tokens), min(requests, int(said_tokens))
-    whole = not at_least(release, CHUNKS_SINCE) and context <= CHUNKS_ABOVE
-    if spec.get("enable_chunked_prefill") is False or whole:
+    if not _splits_prompts(planned, context):
         tokens = max(tokens, context)
+    elif comparable(release) < comparable(CHUNKS_LARGER_SINCE):
+        tokens = SMALL_CHUNK
     tokens = min(tokens, requests * context)
     return tokens, min(requests, tokens)
 
 
-def stage_layers(count: int, stages: int) -> list[tuple[int, int]]:
-    """Return the layers of each stage as (first, end). Remaining layers go to the stages before the last."""
+def _splits_prompts(planned: Planned, context: int) -> bool:
+    """Return whether vLLM splits long prompts over several steps."""
+    said, model = planned.spec.get("enable_chunked_prefill"), planned.model
+    if said is not None or at_least(planned.release, CHUNKS_SINCE):
+        return said is not False
+    return context > CHUNKS_ABOVE and not (model.sees or model.kind.startswith(SEEING))
+
+
+def stage_layers(count: int, stages: int, partition: str = "") -> list[tuple[int, int]]:
+    """Return the layers of each stage as (first, end). Remaining layers go to the stages before the last.
+
+    ``partition`` is the value of PARTITION; one that vLLM refuses counts as empty.
+    """
     sizes = [count // stages] * stages
     for place in range(2, count % stages + 2):
         sizes[-min(place, stages)] += 1
+    said = [int(size) for size in partition.split(",") if size.strip().isdigit()]
+    sizes = said if len(said) == stages and sum(said) == count else sizes
     ends = [sum(sizes[: place + 1]) for place in range(stages)]
     return [(end - size, end) for end, size in zip(ends, sizes, strict=True)]
 
@@ -373,7 +402,7 @@ def _weights(planned: Planned, stage: int) -> float:
     if model.precision == "mxfp4" and model.intermediate_size:
         padded = -(-model.intermediate_size // MXFP4_STEP) * MXFP4_STEP / model.intermediate_size
         inner += min(inner, model.mxfp4_bytes) * (padded - 1)
-    first, end = stage_layers(model.layers or 1, spec.stages)[stage]
+    first, end = planned.stage(stage)
     ends = 1 if model.tied and spec.stages == 1 else (stage == 0) + (stage == spec.stages - 1)
     size = inner * (end - first) / (model.layers or 1) + outer * ends
     if spec.get("enable_expert_parallel") and spec.copies > 1 and model.experts:

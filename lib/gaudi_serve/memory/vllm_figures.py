@@ -95,7 +95,11 @@ AT_LOAD = (
     AtLoad("bitsandbytes", 0.28),
 )
 
-CHUNKS_SINCE, CHUNKS_ABOVE = "0.8", 32768  # Before, prompts were only split if the context was longer.
+# Before the first release, prompts were split only if a user set it, or if the context of a text model was longer.
+# Before the second, steps of split prompts had fewer tokens.
+CHUNKS_SINCE, CHUNKS_ABOVE, CHUNKS_LARGER_SINCE, SMALL_CHUNK = "0.8", 32768, "0.6.5", 512
+# The variable that sets the layers of each stage of a pipeline, such as 20,12.
+PARTITION = "VLLM_PP_LAYER_PARTITION"
 
 # Bytes per token and number of a layer's inner width: compiled, and before that.
 INNER_BYTES = (("0.8", 8.0), ("0", 6.5))
