@@ -103,7 +103,7 @@ MODEL = record(
         "module_ids": {"type": "array"},
         "url": MAYBE_TEXT,
     },
-    {"hosts": LINES, "served": {"type": "array"}},
+    {"hosts": LINES, "served": {"type": "array"}, "adapters": LINES},
 )
 STATUS = record(
     {
