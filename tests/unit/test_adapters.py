@@ -21,6 +21,7 @@ from gaudi_serve.host.smoke import Unhealthy, ask, health
 from gaudi_serve.memory.adapters import adapters_gib
 from gaudi_serve.model.adapters import ranks_of
 from gaudi_serve.model.architecture import Architecture
+from gaudi_serve.model.fetches import offline_problems
 from gaudi_serve.model.spec import Spec
 from gaudi_serve.plan.host import vllm_plan
 from gaudi_serve.stages.weights import weights_refusal, weights_sources
@@ -301,6 +302,16 @@ def test_adapters_are_fetched_like_weights_and_are_in_the_bundle() -> None:
         [{**given[0], "source": HUB, "adapters": [{"name": "s", "folder": "/data/q/s", "source": HUB}]}], {}, {}
     )
     assert "overlaps" in weights_refusal(inside, {"folders": {}}, "g")[0]
+
+
+def test_adapters_that_a_server_would_fetch_itself_are_named() -> None:
+    modules = ["a=team/a", {"name": "b", "path": "team/b"}, "c=/data/c"]
+    found = plan({"enable_lora": True, "lora_modules": modules})["warnings"]
+    fetches = [
+        text for text in found if "the server fetches it from the internet at its start; name it in adapters" in text
+    ]
+    assert len(fetches) == 2 and "lora_modules team/a" in fetches[0] and "lora_modules team/b" in fetches[1]
+    assert len(offline_problems({"lora_modules": modules}, Architecture())) == 2
 
 
 def test_clients_may_use_the_names_of_adapters() -> None:

@@ -56,9 +56,12 @@ def adapters_of(spec: Mapping[str, Any]) -> tuple[Adapter, ...]:
 
 def _module_names(modules: Any) -> tuple[str, ...]:
     """Return the names of LoRA adapters of vLLM's option ``lora_modules``: name=path, or JSON with a name."""
-    listed = [modules] if isinstance(modules, str | Mapping) else modules
-    names = [_name(one) for one in (listed if isinstance(listed, list) else [])]
-    return tuple(name for name in names if name)
+    return tuple(name for name, _ in _modules(modules) if name)
+
+
+def hub_names(spec: Mapping[str, Any]) -> list[str]:
+    """Return the adapters of vLLM's option ``lora_modules`` that a server fetches from the hub at its start."""
+    return [path for _, path in _modules(spec.get(MODULES)) if path and not path.startswith("/")]
 
 
 def names_in(args: Sequence[str]) -> tuple[str, ...]:
@@ -74,13 +77,22 @@ def names_of(spec: Mapping[str, Any]) -> tuple[str, ...]:
     return tuple(one.name for one in adapters_of(spec)) or _module_names(spec.get(MODULES))
 
 
-def _name(module: Any) -> str:
+def _modules(modules: Any) -> list[tuple[str, str]]:
+    """Return the name and the path of each adapter of ``lora_modules``; empty texts if it has none."""
+    listed = [modules] if isinstance(modules, str | Mapping) else modules
+    return [_module(one) for one in (listed if isinstance(listed, list) else [])]
+
+
+def _module(module: Any) -> tuple[str, str]:
     if isinstance(module, str) and module.startswith("{"):
         try:
             module = json.loads(module)
         except ValueError:
-            return ""
-    return str(module.get("name") or "") if isinstance(module, Mapping) else str(module).partition("=")[0]
+            return "", ""
+    if isinstance(module, Mapping):
+        return str(module.get("name") or ""), str(module.get("path") or "")
+    name, _, path = str(module).partition("=")
+    return name, path
 
 
 def number(spec: Mapping[str, Any], key: str, default: int) -> int:

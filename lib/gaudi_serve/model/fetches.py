@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from ..core.errors import Problem
+from .adapters import hub_names
 from .architecture import Architecture
 from .draft import WITHOUT_WEIGHTS, Speculation
 
@@ -21,6 +22,7 @@ def fetched(spec: Mapping[str, Any], architecture: Architecture) -> list[Problem
     found: list[Problem] = [
         (key, name, FOLDER) for key, name in named.items() if isinstance(name, str) and not name.startswith("/")
     ]
+    found += [("lora_modules", name, "name it in adapters, with its source and a folder") for name in hub_names(spec)]
     if "gpt_oss" in (architecture.kind, architecture.inner_kind) and not {*VOCABULARY} & {*(spec.get("env") or {})}:
         remedy = "set it to a mounted folder with o200k_base.tiktoken, the vocabulary that gpt-oss's weights lack"
         found.append((f"env: {VOCABULARY[0]}", None, remedy))
