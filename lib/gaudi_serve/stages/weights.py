@@ -188,8 +188,8 @@ def weights_refusal(
         state = live["folders"].get(target["target"]) or {}
         if state.get("exists") and not (state.get("manifest") or _taken(target, state)):
             reasons.append(
-                f"{host_name}: model {target['name']}: weights {target['target']!r}: holds files, but no config.json "
-                "and no record of where they came from; move it away, or complete it"
+                f"{host_name}: model {target['name']}: weights {target['target']!r}: holds files, but no config.json, "
+                "no adapter_config.json and no record of where they came from; move it away, or complete it"
             )
     reasons = reasons or _in_the_way(sources, live, host_name, source_host)
     return reasons or _absent_refusal(sources, live, host_name, source_host or {})
