@@ -7,6 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
+from gaudi_serve.inventory import written
 from gaudi_serve.inventory.variables import written_problems
 
 HOSTS = """all:
@@ -98,6 +100,31 @@ def test_a_key_that_stands_twice_is_refused_and_one_that_overrides_a_merged_one_
         f"b: {other}/host_vars/b.yml: line 6: port stands twice, first in line 5; YAML takes the last one",
         f"b: {other}/host_vars/b.yml: line 7: usual stands twice, first in line 1; YAML takes the last one",
     ]
+
+
+MERGED = """fast: &fast {max_model_len: 4096, seed: 1}
+long: &long {max_model_len: 8192, seed: 1}
+longer: &longer {<<: *long}
+vllm_models:
+  - <<: [*fast, *longer]
+    name: m
+  - {<<: [*fast, *long], name: n, max_model_len: 2048}
+"""
+
+
+@pytest.mark.parametrize("wrong", [True, False])
+def test_a_key_of_two_merged_mappings_is_refused_where_pyyaml_takes_the_last_one(
+    tmp_path: Path, wrong: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(written, "LAST_WINS", wrong)
+    (tmp_path / "group_vars").mkdir()
+    (tmp_path / "group_vars/all.yml").write_text(MERGED)
+    sentence = (
+        f"a: {tmp_path}/group_vars/all.yml: line 5: << merges two values of max_model_len; YAML takes the first one, "
+        f"and PyYAML {yaml.__version__} of the control node the last one: write the key beside <<, or install "
+        "PyYAML 6.0.3"
+    )
+    assert written_problems({}, "a", str(tmp_path)) == [sentence] * wrong
 
 
 def test_only_what_ansible_reads_as_variables_is_checked(tmp_path: Path) -> None:

@@ -26,6 +26,8 @@ NOTATIONS = (
 USUAL = re.compile(r"[-+]?[0-9_]{1,20}")
 INTEGER = re.compile(r"[-+]?[0-9][0-9_]*(:[0-5]?[0-9])*")
 MERGE = "tag:yaml.org,2002:merge"
+# PyYAML 6.0.4 takes the last value of a key that several merged mappings have; YAML and older releases take the first.
+LAST_WINS = yaml.safe_load("{a: &a {key: 1}, b: &b {key: 2}, c: {<<: [*a, *b]}}")["c"]["key"] == 2
 # Files of hosts, and files of variables with the endings that Ansible reads.
 HOSTS, VARIABLES, ENDINGS = ("*.yml", "*.yaml"), ("group_vars/**/*", "host_vars/**/*"), ("", ".yml", ".yaml", ".json")
 Place = tuple[str | int, ...]  # a variable, and the keys and indices below it
@@ -38,7 +40,7 @@ class Written(NamedTuple):
     templates: the places of templates.
     others: by number the text of a variable in an unusual notation, which a template may use elsewhere; without the
     numbers that also stand somewhere as usual.
-    doubled: a sentence for each key that stands twice in a mapping.
+    doubled: a sentence for each key that stands twice in a mapping, or that this PyYAML merges wrongly.
     """
 
     places: Mapping[Place, frozenset[str]] = {}
@@ -82,7 +84,7 @@ def misread(values: Mapping[str, Any], folder: Any) -> Iterator[Misread]:
 
 
 def doubled(folder: Any) -> tuple[str, ...]:
-    """Return a sentence for each key that stands twice in a mapping of an inventory's files.
+    """Return a sentence for each key that stands twice in a mapping of an inventory's files, or is merged wrongly.
 
     A key that overrides one of a merged mapping (``<<``) stands once.
     """
@@ -129,7 +131,7 @@ def _written(folder: str) -> Written:
             # Playbooks, and files of other programs, can be beside the files of hosts.
             if path.parent == Path(folder) and not _has_groups(node):
                 continue
-            doubles, scalars = list(_twice(node)), list(_scalars(node, ()))
+            doubles, scalars = list(_wrong(node)), list(_scalars(node, ()))
         # A list can contain itself.
         except (OSError, UnicodeDecodeError, yaml.YAMLError, RecursionError):
             continue
@@ -163,18 +165,52 @@ def _has_groups(node: yaml.Node | None) -> bool:
     return bool(keys & {"hosts", "children", "vars"})
 
 
-def _twice(node: yaml.Node | None) -> Iterator[str]:
-    """Yield a sentence for each key that stands twice in a mapping below a node."""
+def _wrong(node: yaml.Node | None) -> Iterator[str]:
+    """Yield a sentence for each key below a node that stands twice, or that this PyYAML merges wrongly."""
+    if isinstance(node, yaml.MappingNode):
+        for _, value in node.value:
+            yield from _wrong(value)
+        yield from _twice(node)
+        yield from _merged_wrongly(node) if LAST_WINS else ()
+    for value in node.value if isinstance(node, yaml.SequenceNode) else ():
+        yield from _wrong(value)
+
+
+def _twice(node: yaml.MappingNode) -> Iterator[str]:
     lines: dict[tuple[str, str], int] = {}
-    for key, value in node.value if isinstance(node, yaml.MappingNode) else ():
+    for key, _ in node.value:
         if isinstance(key, yaml.ScalarNode) and key.tag != MERGE:
             line, name = key.start_mark.line + 1, (key.tag, key.value)
             if first := lines.get(name):
                 yield f"line {line}: {key.value} stands twice, first in line {first}; YAML takes the last one"
             lines.setdefault(name, line)
-        yield from _twice(value)
-    for value in node.value if isinstance(node, yaml.SequenceNode) else ():
-        yield from _twice(value)
+
+
+def _merged_wrongly(node: yaml.MappingNode) -> Iterator[str]:
+    own = {key.value for key, _ in node.value if key.tag != MERGE}
+    for key, value in node.value:
+        first: dict[str, str] = {}
+        for part in value.value if key.tag == MERGE and isinstance(value, yaml.SequenceNode) else ():
+            for name, text in _flat(part).items():
+                if first.setdefault(name, text) != text and name not in own:
+                    yield (
+                        f"line {key.start_mark.line + 1}: << merges two values of {name}; YAML takes the first one, "
+                        f"and PyYAML {yaml.__version__} of the control node the last one: write the key beside <<, or "
+                        "install PyYAML 6.0.3"
+                    )
+                    own.add(name)
+
+
+def _flat(node: yaml.Node) -> dict[str, str]:
+    """Return the keys of a mapping, including merged ones, with the text of their values."""
+    found: dict[str, str] = {}
+    for key, value in node.value if isinstance(node, yaml.MappingNode) else ():
+        if key.tag == MERGE:
+            for part in value.value if isinstance(value, yaml.SequenceNode) else (value,):
+                found = {**_flat(part), **found}
+        else:
+            found[str(key.value)] = yaml.serialize(value)
+    return found
 
 
 def _scalars(node: yaml.Node | None, place: Place) -> Iterator[tuple[Place, str]]:
