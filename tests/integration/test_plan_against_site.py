@@ -157,6 +157,22 @@ def test_a_gateway_that_the_inventory_lacks_is_reported_and_one_that_it_removes_
     assert status == 0, text
 
 
+def test_secrets_that_the_key_for_a_gateway_replaces_are_announced_by_plan_and_run(tmp_path: Path) -> None:
+    environment = fleet(tmp_path, 2)
+    gateway = {"vllm_models": None, "fleet_gateway": {"clients": {"c": {"key": "k" * 32}}}}
+    inventory(tmp_path, h02=gateway)
+    given = {"fleet_gateway_secret": "0123456789abcdef" * 2, "vllm_secrets": {"m": {"HF_TOKEN": "hf_4711"}}}
+    status, text = play(tmp_path, environment, "site.yml", "--limit", "h01", **given)
+    assert status == 0, text
+    # Without them, as in a job of AWX whose credential is missing.
+    for playbook, words in (("playbooks/plan.yml", []), ("site.yml", ["--check", "--limit", "h01"])):
+        more = {"fleet_gateway_secret": given["fleet_gateway_secret"]}
+        status, text = play(tmp_path, environment, playbook, *words, **more)
+        flat = " ".join(text.split())
+        assert "~ m: restart (secret changed)" in flat and "! m is down" in flat, text
+        assert "h01: vllm_secrets: lacks HF_TOKEN of m, so a run withdraws what the host stores" in flat, text
+
+
 FULL = "/var/lib/gaudi-serve: 0 KiB are free there, and 1024 KiB are required"
 LEVEL = (
     "log_level = 'verbose' lets no container start; take the line out, or set it to debug, info, warn or error. "

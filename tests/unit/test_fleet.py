@@ -300,20 +300,25 @@ def test_secrets_of_a_misspelt_model_are_warned_about() -> None:
     assert warning == "a: vllm_secrets: 'qvq' is not a model of this host; did you mean qwq?"
 
 
-def test_secrets_that_stay_although_the_inventory_lacks_them_are_reported_with_the_way_out() -> None:
+def test_secrets_that_stay_or_go_because_the_inventory_lacks_them_are_reported() -> None:
     def warnings(gateways: tuple[str, ...] = (), **variables: Any) -> list[str]:
         one = known(**variables)
         one["gaudi_services"]["units"] = {"qwq": {"secret_names": ["HF_TOKEN", "VLLM_API_KEY"]}}
         hosts = {"a": one, **{name: {"fleet_gateway": {}} for name in gateways if name != "a"}}
         one |= {"fleet_gateway": {"clients": {"c": {"key": "k" * 32}}}} if "a" in gateways else {}
-        return [text for text in vllm_fleet_plan(hosts, ["a"], [])["warnings"] if "keeps its stored" in text]
+        return [text for text in vllm_fleet_plan(hosts, ["a"], [])["warnings"] if "vllm_secrets" in text]
 
     stays = "a: vllm_secrets: has no entry for qwq, which keeps its stored HF_TOKEN, VLLM_API_KEY"
     way_out = "; set vllm_secrets: {qwq: {}} to withdraw all secrets of the model"
     assert warnings() == warnings(vllm_secrets={}) == [stays + way_out]
     assert warnings(("a",)) == [f"{stays}, also in the gateway{way_out}"]
-    for given in ({"qwq": {}}, {"qwq": {"VLLM_API_KEY": "s3cret"}}):
-        assert warnings(vllm_secrets=given) == []
+    goes = "a: vllm_secrets: lacks {} of qwq, so a run withdraws what the host stores"
+    assert warnings(vllm_secrets={"qwq": {}}) == [goes.format("HF_TOKEN, VLLM_API_KEY")]
+    key = {"VLLM_API_KEY": "s3cret"}
+    assert warnings(vllm_secrets={"qwq": key}) == [goes.format("HF_TOKEN")]
+    assert warnings(vllm_secrets={"qwq": {**key, "HF_TOKEN": "hf"}}) == []
+    # A gateway on another host gives every model a key.
+    assert warnings(("gw",)) == [goes.format("HF_TOKEN")]
 
 
 def test_a_gateway_that_the_inventory_has_no_more_is_warned_about() -> None:

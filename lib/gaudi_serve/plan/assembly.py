@@ -181,19 +181,28 @@ def _without_cores(name: str, host: Known) -> list[str]:
 def _kept_secrets(
     name: str, secrets: Any, models: Sequence[Known], services: Known | None, gateways: Sequence[str]
 ) -> list[str]:
-    """Return a warning for each model without an entry in ``vllm_secrets`` whose secrets a host has stored."""
-    if not isinstance(secrets, Mapping | None) or is_remote(gateways, name):
-        # A gateway on another host gives every model an entry.
+    """Return a warning for each model whose stored secrets stay without an entry in ``vllm_secrets``, or go with one.
+
+    A gateway on another host gives every model an entry with its key.
+    """
+    if not isinstance(secrets, Mapping | None):
         return []
-    units = (services or {}).get("units") or {}
-    stored = {str(one["name"]): (units.get(str(one["name"])) or {}).get("secret_names") for one in models}
-    return [
-        f"{name}: vllm_secrets: has no entry for {model}, which keeps its stored {', '.join(names)}"
-        f"{', also in the gateway' * (name in gateways)}; set vllm_secrets: {{{model}: {{}}}} to withdraw all secrets "
-        "of the model"
-        for model, names in stored.items()
-        if names and model not in (secrets or {})
-    ]
+    units, warnings = (services or {}).get("units") or {}, []
+    for model in [str(one["name"]) for one in models]:
+        names = (units.get(model) or {}).get("secret_names") or []
+        entry = (secrets or {}).get(model, {"VLLM_API_KEY"} if is_remote(gateways, name) else None)
+        gone = [] if entry is None else [one for one in names if one not in entry]
+        if names and entry is None:
+            warnings.append(
+                f"{name}: vllm_secrets: has no entry for {model}, which keeps its stored {', '.join(names)}"
+                f"{', also in the gateway' * (name in gateways)}; set vllm_secrets: {{{model}: {{}}}} to withdraw all "
+                "secrets of the model"
+            )
+        elif gone:
+            warnings.append(
+                f"{name}: vllm_secrets: lacks {', '.join(gone)} of {model}, so a run withdraws what the host stores"
+            )
+    return warnings
 
 
 def _strange_secrets(name: str, secrets: Any, models: Sequence[Any]) -> list[str]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ast
 import hashlib
+import hmac
 import json
 import os
 import re
@@ -28,6 +29,7 @@ from gaudi_serve.bench.tool import NEEDED
 from gaudi_serve.core.run import sha256_text
 from gaudi_serve.gateway.haproxy import FOLDER, UNIT
 from gaudi_serve.host import observe_bios, observe_metrics, observe_mirror, observe_network
+from gaudi_serve.host.secret import secret_changed
 
 DOCUMENTATION = """
 name: simulated
@@ -203,6 +205,7 @@ class Host:
 
     def __init__(self, state: dict[str, Any], folder: Path) -> None:
         self.state, self.folder = state, folder
+        self.marks: dict[str, str] = {}
 
     def answer(self, module: str, given: dict[str, Any]) -> dict[str, Any]:
         """Return what a module would; a failure for one that is not known here."""
@@ -228,7 +231,7 @@ class Host:
     def do_gaudi_facts(self, given: dict[str, Any]) -> dict[str, Any]:
         """Return the subsets that are asked for."""
         facts: dict[str, Any] = {"gaudi_observed_at": time.monotonic(), "gaudi_boot_id": f"boot-{self.state['boots']}"}
-        gather = given.get("gather") or SUBSETS
+        gather, self.marks = given.get("gather") or SUBSETS, given.get("secrets") or {}
         for name in [*gather, *(["system"] if "host" in gather else [])]:
             key = {"weights_store": "weights"}.get(name, name)
             facts[f"gaudi_{key}"] = getattr(self, f"see_{key}")()
@@ -455,7 +458,7 @@ class Host:
             "platforms": [self.state["devices"].get("accelerator", "gaudi")],
             **{"ip": "192.0.2.1", "interface": "eth0", "addresses": ["192.0.2.1"], "names": {}},
             "services": {
-                name: {**{key: unit[key] for key in keep}, "holds": True, "secret_changed": False}
+                name: {**{key: unit[key] for key in keep}, "holds": True, "secret_changed": secret_changed(unit)}
                 for name, unit in units.items()
             },
             "ports": {},
@@ -472,12 +475,23 @@ class Host:
         return {
             "unit_sha256": digest(files.get(f"{UNITS}/vllm-{name}.service")),
             **{f"{kind}_sha256": digest(files.get(f"{CONFIG}/{name}.{end}")) for kind, end in ENDS.items()},
-            **{"secret_mtime": None, "secret_differs": False, "lost": [], "need_reload": False},
+            **{"secret_mtime": None, **self.secret(name), "lost": [], "need_reload": False},
             **{"digest": launch.get("digest"), "launch": launch, "env": {key: value for key, _, value in environment}},
             **{"module_ids": launch.get("module_ids") or [], "port": launch.get("port")},
             "supervisor": digest(files.get(SUPERVISOR)) if running else None,
             **self.state_of(name),
             **{"enabled": about["enabled"], "container": container if running else None, "smoke": about["smoke"]},
+        }
+
+    def secret(self, name: str) -> dict[str, Any]:
+        """Return how the secrets of a model differ from the requested ones, and from those at its start."""
+        text = self.state["files"].get(f"{CONFIG}/{name}.secret") or ""
+        key, sign, mark = self.marks.get(name, "").partition("$")
+        now = hmac.new(key.encode(), text.encode(), hashlib.sha256).hexdigest()
+        return {
+            "secret_differs": bool(sign) and now != mark,
+            "secret_names": [line.partition("=")[0] for line in text.splitlines()],
+            "secret_stale": self.state["units"][name].get("secret", text) != text,
         }
 
     def state_of(self, name: str) -> dict[str, Any]:
@@ -637,7 +651,9 @@ class Host:
         if f"{UNITS}/{given['name']}" not in self.state["files"] or given["state"] == "stopped":
             return failure(f"{given['name']}: not known to a simulated host, or cannot be stopped")
         launch = self.state["files"].get(f"{CONFIG}/{name}.json")
-        self.state["units"][name] = {"started": time.time(), "enabled": True, "smoke": None, "launch": launch}
+        secret = self.state["files"].get(f"{CONFIG}/{name}.secret") or ""
+        about = {"started": time.time(), "enabled": True, "smoke": None, "launch": launch, "secret": secret}
+        self.state["units"][name] = about
         return {"changed": True, "name": given["name"], "state": given["state"]}
 
     def do_measure_links(self, given: dict[str, Any]) -> dict[str, Any]:
