@@ -141,8 +141,8 @@ def test_what_is_wrong_with_one_host_leaves_the_others_planned(tmp_path: Path) -
 @pytest.mark.parametrize(
     ("inventory", "sentence"),
     [
-        ("all:\n\thosts: {a: }\n", "No inventory was parsed"),
-        ("all: {hosts: {a: }\n", "No inventory was parsed"),
+        ("all:\n\thosts: {a: }\n", "Completely failed to parse inventory source"),
+        ("all: {hosts: {a: }\n", "Completely failed to parse inventory source"),
         ("", "The inventory has no hosts, so there is nothing to plan"),
         ("all:\n  hosts:\n", "The inventory has no hosts, so there is nothing to plan"),
     ],
@@ -152,6 +152,32 @@ def test_an_inventory_that_is_none_is_a_failure(tmp_path: Path, inventory: str, 
     status, text = read(tmp_path)
     assert status != 0
     assert sentence in text
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("typo.yml", "all:\n  hosts: {b: }\n    vars: {}\n"),
+        ("list.yml", "all: {hosts: [b, c]}\n"),
+        # As a program that asks another one for its hosts, which does not answer.
+        ("site.py", "#!/bin/sh\necho 'HTTP 503' >&2; exit 1\n"),
+    ],
+)
+def test_hosts_that_cannot_be_read_are_a_failure_and_no_hosts_that_were_removed(
+    tmp_path: Path, name: str, text: str
+) -> None:
+    (tmp_path / "hosts.yml").mkdir()
+    own = {"ansible_connection": "local", "ansible_become": False, "ansible_python_interpreter": sys.executable}
+    (tmp_path / "hosts.yml/good.yml").write_text(yaml.safe_dump({"all": {"hosts": {"a": own}}}))
+    (tmp_path / "hosts.yml/README").write_text("Hosts of the site\n")
+    (tmp_path / "hosts.yml" / name).write_text(text)
+    (tmp_path / "hosts.yml" / name).chmod(0o755)
+    status, shown = read(tmp_path)
+    assert status in (1, 5), shown
+    assert f"hosts.yml/{name}" in shown and "would change" not in shown
+    (tmp_path / "hosts.yml" / name).unlink()
+    status, shown = read(tmp_path)
+    assert status == 0, shown
 
 
 def refused(folder: Path, **b: Any) -> tuple[int, str]:
