@@ -89,7 +89,7 @@ all:
       vllm_catalog_dirs: [FOLDER/own]
       vllm_models: [{name: m, model: mine, state: stopped, port: 1}] # nobody's
     c:
-      vllm_models: [{name: m, model: qwen3-8b, port: "{{ base_port }}"}]
+      vllm_models: [{name: m, model: qwen3-8b, port: "{{ base_port }}", seed: "{{ no_seed | default(omit) }}"}]
     d:
       vllm_catalog_dirs: "{{ no_dirs }}"
       vllm_images: ["{{ cut"]
@@ -129,6 +129,7 @@ def test_what_is_wrong_with_one_host_leaves_the_others_planned(tmp_path: Path) -
         r"a: FOLDER/tab/x.yml: line 2, column 1: not YAML: found character '\t' that cannot start any token",
         "a: vllm_catalog_dirs: FOLDER/nowhere: no such folder",
         "c: model m: port: 'base_port' is undefined; set it for this host, or write the value itself",
+        "c: model m: seed: omit leaves out arguments of tasks alone; default(none) leaves out a key",
         "d: vllm_images[0]: Syntax error in template: unexpected end of template, expected 'end of print statement'.",
         "d: vllm_catalog_dirs: 'no_dirs' is undefined; set it for this host, or write the value itself",
         "d: vllm_secrets.tiny.VLLM_API_KEY: 'no_key' is undefined; set it for this host, or write the value itself",

@@ -10,6 +10,8 @@ from operator import getitem
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from ansible.errors import AnsibleError
+
 from ..core.checks import Rule, filled, filled_each, is_flag, is_line, list_of, matching, one_of, whole
 from ..core.errors import Problem, is_number, one_line, shown
 from ..core.options import OPTIONS, rule_of
@@ -254,7 +256,7 @@ VARIABLES = {
     ),
     "accelerator_release": rule_of(
         OPTIONS["preflight_release"],
-        Rule(matching(r"\d+\.\d+\.\d+[\w.+-]*"), "must be a quoted release such as '1.24.1'"),
+        Rule(matching(r"\d+\.\d+\.\d+"), "must be a quoted release such as '1.24.1'"),
     ),
     "gaudi_device_family": rule_of(
         OPTIONS["preflight_device_family"],
@@ -450,6 +452,8 @@ def _plain(read: Callable[[], Any], place: Place, bad: list[tuple[Place, Excepti
     """Return a value without templates. Parts that cannot be read are None and are recorded in ``bad``."""
     try:
         value = read()
+        if type(value).__name__ == "_OmitType":
+            raise AnsibleError("omit leaves out arguments of tasks alone; default(none) leaves out a key")
         # For a part that it cannot render, Ansible returns an object that raises when it is used.
         bool(value)
         if isinstance(value, Mapping):
