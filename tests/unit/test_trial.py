@@ -109,7 +109,9 @@ def test_what_no_mount_provides_is_named() -> None:
 
 def test_nothing_is_mounted_over_the_weights() -> None:
     over = {"mounts": [{"source": "/srv/t", "target": "/data/QwQ-32B/"}], "launch_profile": "vllm"}
-    assert errors(over) == [("mounts", "/data/QwQ-32B/", "is where the plan mounts the weights; choose another target")]
+    assert errors(over) == [
+        ("mounts", "/data/QwQ-32B/", "is where the plan mounts the weights or an adapter; choose another target")
+    ]
 
 
 @pytest.mark.parametrize(

@@ -428,16 +428,22 @@ def _unknown(one: Weighed, host: Host, cost: Cost) -> list[str]:
     elif not cost.memory:
         why = "what its layers store is unknown" if platform.memory == OF_VLLM else "set max_model_len"
         warnings.append(f"memory is not checked: {why}")
+    return warnings + _unknown_graphs(one, cost)
+
+
+def _unknown_graphs(one: Weighed, cost: Cost) -> list[str]:
+    """Return the warning about graphs, or a warm-up, that are not known."""
+    spec, size = one.spec, one.weights.size
     if cost.graphs is None:
         minutes = spec["warmup_budget_minutes"]
-        warnings.append(
+        return [
             f"graphs and warm-up are unknown, because profile {spec.launch_profile} lets the server choose its "
             f"buckets; the start timeout allows warmup_budget_minutes ({minutes}) and the time to read the weights"
-        )
-    elif cost.graphs and not model.layers:
-        assumed = f"of {size / 2e9:.0f} billion parameters" if size else "of 8 billion parameters"
-        warnings.append(f"the warm-up is estimated as that of a model {assumed}; set config for its layers")
-    return warnings
+        ]
+    if not cost.graphs or one.weights.architecture.layers:
+        return []
+    assumed = f"of {size / 2e9:.0f} billion parameters" if size else "of 8 billion parameters"
+    return [f"the warm-up is estimated as that of a model {assumed}; set config for its layers"]
 
 
 def _graph_room(cost: Cost) -> list[str]:
