@@ -132,11 +132,21 @@ class Unread(dict[str, Any]):
         return super().__getitem__(key)
 
 
+class HashiVaultError(Exception):
+    """An error of a lookup in another kind of vault."""
+
+
 def test_a_secret_that_cannot_be_read_is_not_quoted() -> None:
     hosts = {"a": Unread(known(vllm_secrets={}))}
     fleet = vllm_fleet_plan(hosts, ["a"], [])
     (error,) = fleet["errors"]
     assert error["message"] == "a: vllm_secrets: a template with a mistake"
+    # What failed is no secret. Nor does every error about a vault come from Ansible's own.
+    hosts["a"].cause = HashiVaultError("The lookup plugin 'vault' failed: s3cret")
+    (error,) = vllm_fleet_plan(hosts, ["a"], [])["errors"]
+    assert error["message"] == (
+        "a: vllm_secrets: the lookup plugin 'vault' failed; its reason is not shown, because it can contain a secret"
+    )
     hosts["a"].cause = AnsibleVaultError("Attempting to decrypt but no vault secrets found.")
     (error,) = vllm_fleet_plan(hosts, ["a"], [])["errors"]
     assert error["message"] == (

@@ -484,22 +484,30 @@ CLOSED = (
 )
 
 
-def _is_vault(problem: BaseException | None) -> bool:
-    """Return whether an error comes from a vault: by its class, or that of one of its causes."""
+# A plugin that failed; the rest of its error can contain a secret.
+PLUGIN = re.compile(r"he \w+ plugin '[\w.]+' failed( to load)?")
+
+
+def _causes(problem: BaseException | None) -> list[BaseException]:
+    """Return an error with those that caused it."""
     causes: list[BaseException] = []
     while problem is not None and problem not in causes:
         causes.append(problem)
         problem = problem.__cause__ or problem.__context__
-    return any("Vault" in type(one).__name__ for one in causes)
+    return causes
 
 
 def _reason(name: str, problem: BaseException) -> str:
     cause = problem.__cause__
-    if _is_vault(problem):
+    causes = _causes(problem)
+    # Other collections have errors of other vaults.
+    if any("Vault" in type(one).__name__ and type(one).__module__.startswith("ansible.") for one in causes):
         return CLOSED
     if cause is not None and name in HIDDEN:
         # The reason can quote a part of the secret.
-        return "a template with a mistake"
+        failed = next(filter(None, (PLUGIN.search(str(one)) for one in causes)), None)
+        hidden = "its reason is not shown, because it can contain a secret"
+        return f"t{failed[0]}; {hidden}" if failed else "a template with a mistake"
     # The cause of Ansible's error has the filter's own message.
     if cause is not None and str(cause).startswith("The filter plugin") and cause.__cause__ is not None:
         cause = cause.__cause__
