@@ -173,6 +173,23 @@ def test_secrets_that_the_key_for_a_gateway_replaces_are_announced_by_plan_and_r
         assert "h01: vllm_secrets: lacks HF_TOKEN of m, so a run withdraws what the host stores" in flat, text
 
 
+def test_a_secret_that_a_gateway_lacks_or_that_is_another_one_at_each_reading_is_refused(
+    tmp_path: Path, served: dict[str, Any]
+) -> None:
+    environment = fleet(tmp_path, 2, served)
+    gateway = {"vllm_models": None, "fleet_gateway": {"clients": {"c": {"key": "k" * 32}}}}
+    for secret, has in (
+        ("0123456789abcdef" * 2, "none"),
+        ("{{ lookup('password', '/dev/null', length=48) }}", "another"),
+    ):
+        inventory(tmp_path, h01={"fleet_gateway_secret": secret}, h02=gateway)
+        (tmp_path / "h02.json").write_text("{}")
+        for playbook in ("playbooks/plan.yml", "site.yml"):
+            status, text = play(tmp_path, environment, playbook)
+            assert status in (2, 3), text
+            assert f"h01: fleet_gateway_secret: (hidden): h02 has {has}" in " ".join(text.split()), text
+
+
 FULL = "/var/lib/gaudi-serve: 0 KiB are free there, and 1024 KiB are required"
 LEVEL = (
     "log_level = 'verbose' lets no container start; take the line out, or set it to debug, info, warn or error. "

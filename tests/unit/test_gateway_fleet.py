@@ -295,6 +295,13 @@ def test_what_is_wrong_with_a_hosts_variables() -> None:
     assert missing.endswith("It is required because gw is a gateway that reaches this host's servers")
     assert "canary" not in gateway_problems(None, "canary", ["gw"], "g1", serves=True)[0]
     assert gateway_problems(None, SECRET, ["gw"], "g1", serves=True) == []
+    # Keys of servers are computed from it on both sides.
+    for theirs, has in ((f"{SECRET}!", "another one"), (None, "none")):
+        assert gateway_problems(None, SECRET, ["gw"], "g1", serves=True, theirs={"gw": theirs}) == [
+            f"g1: fleet_gateway_secret: (hidden): gw has {has}, and all requests to this host would fail; give all "
+            "hosts one value that does not change: a lookup of password needs a file in place of /dev/null"
+        ]
+    assert gateway_problems(None, SECRET, ["gw"], "g1", serves=True, theirs={"gw": SECRET}) == []
     assert gateway_problems(None, None, ["gw"], "gw", serves=True) == []
 
 
@@ -433,6 +440,7 @@ def test_a_client_may_use_what_some_host_is_to_have_whether_it_serves_now_or_not
     assert made["files"]["allowed.map"] == "al|a all\n"
     assert gateway_refusal({"clients": clients}, one_server(), {}, LIVE, "", "gw") == []
     gateway = {"fleet_gateway": {"clients": clients}, "preflight_gateways": ["gw"], "gaudi_host": {"services": {}}}
+    gateway["fleet_gateway_secret"] = SECRET
     entry = plans.model()
     stopped = plans.known(vllm_models=[{**entry, "name": "b", "served_model_name": "later", "state": "stopped"}])
     hosts = {

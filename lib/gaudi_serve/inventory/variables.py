@@ -456,7 +456,9 @@ def inventory_refusal(variables: Known, host_name: str) -> list[str]:
         # The role's default has already failed with the same message.
         unread.pop("preflight_catalog", None)
     reasons = [f"{host_name}: {one.text}" for found in unread.values() for one in found]
-    problems += input_problems(values)
+    # Playbooks take the release of the driver from that of the host.
+    same = "accelerator_release" in wrong and values.get("driver_release") == values["accelerator_release"]
+    problems += [one for one in input_problems(values) if not (same and one[0] == "driver_release")]
     reasons += [f"{host_name}: {problem_text(*problem)}" for problem in problems]
     reasons += [f"{host_name}: {one_line(text)}" for text in lost]
     release = "" if "accelerator_release" in wrong else checked["accelerator_release"]
@@ -584,7 +586,9 @@ def of_gateways(values: Known, gateways: Sequence[str], host_name: str, hostvars
         (values.get("fleet_gateway"), values.get("fleet_gateway_secret")),
         bool(_models(values, host_name, hostvars)),
     )
-    return gateway_problems(*given, gateways, host_name, serves, client_names_of(values, hostvars))
+    read = {name: rendered_of(hostvars[name], ("fleet_gateway_secret",)) for name in gateways if name in hostvars}
+    theirs = {name: found.get("fleet_gateway_secret") for name, (found, unread) in read.items() if not unread}
+    return gateway_problems(*given, gateways, host_name, serves, client_names_of(values, hostvars), theirs)
 
 
 def client_names_of(values: Known, hostvars: Mapping[str, Known]) -> ClientNames | None:

@@ -66,6 +66,7 @@ def gateway_problems(
     host_name: str,
     serves: bool,
     fleet: ClientNames | None = None,
+    theirs: Known | None = None,
 ) -> list[str]:
     """Return the errors in one host's variables of a fleet with gateways.
 
@@ -76,6 +77,7 @@ def gateway_problems(
         host_name: name of the host in messages.
         serves: the host has models.
         fleet: the models of all hosts, to check clients with restricted models; None skips this check.
+        theirs: ``fleet_gateway_secret`` of the gateways, as far as it can be read.
     """
     reasons = []
     if isinstance(settings, Mapping):
@@ -86,12 +88,18 @@ def gateway_problems(
     elif settings is not None:
         # The value is not shown: it may be a key.
         reasons.append(
-            "fleet_gateway: (hidden): must be a mapping with address, port, clients and so on; leave it out on "
-            "hosts that are not gateways"
+            "fleet_gateway: (hidden): must be a mapping with address, port, clients and so on, or {state: absent} to "
+            "remove a gateway; leave it out on hosts that are not gateways"
         )
     others = [name for name in gateways if name != host_name]
     if others and serves and (wrong := secret_problem(secret)):
         reasons.append(f"{wrong}. It is required because {others[0]} is a gateway that reaches this host's servers")
+    elif different := [one for one in others if serves and (theirs or {}).get(one, secret) != secret]:
+        has = "another one" if (theirs or {})[different[0]] else "none"
+        reasons.append(
+            f"fleet_gateway_secret: (hidden): {different[0]} has {has}, and all requests to this host would fail; give "
+            "all hosts one value that does not change: a lookup of password needs a file in place of /dev/null"
+        )
     return [f"{host_name}: {one_line(text)}" for text in reasons]
 
 
