@@ -54,6 +54,12 @@ def test_every_input_of_the_roles_is_checked_and_their_defaults_are_right() -> N
     ("key", "value", "sentence"),
     [
         ("accelerator_release", 1.21, "g: accelerator_release 1.21: must be a quoted release such as '1.24.1'"),
+        # As a version of packages; the stage of the driver would refuse it with the name of its own variable.
+        (
+            "accelerator_release",
+            "1.21.3-57",
+            "g: accelerator_release '1.21.3-57': must be a quoted release such as '1.24.1'",
+        ),
         ("accelerator_release", [1], "g: accelerator_release [1]: must be a quoted release such as '1.24.1'"),
         ("accelerator", "gpu", "g: accelerator 'gpu': must be auto, gaudi, cuda, rocm, xpu or cpu"),
         (
