@@ -256,7 +256,7 @@ VARIABLES = {
     ),
     "accelerator_release": rule_of(
         OPTIONS["preflight_release"],
-        Rule(matching(r"\d+\.\d+\.\d+"), "must be a quoted release such as '1.24.1'"),
+        Rule(matching(r"\d+(\.\d+){2,3}"), "must be a quoted release such as '1.24.1'"),
     ),
     "gaudi_device_family": rule_of(
         OPTIONS["preflight_device_family"],

@@ -91,16 +91,21 @@ def gateway_problems(
             "fleet_gateway: (hidden): must be a mapping with address, port, clients and so on, or {state: absent} to "
             "remove a gateway; leave it out on hosts that are not gateways"
         )
-    others = [name for name in gateways if name != host_name]
-    if others and serves and (wrong := secret_problem(secret)):
-        reasons.append(f"{wrong}. It is required because {others[0]} is a gateway that reaches this host's servers")
-    elif different := [one for one in others if serves and (theirs or {}).get(one, secret) != secret]:
-        has = "another one" if (theirs or {})[different[0]] else "none"
-        reasons.append(
-            f"fleet_gateway_secret: (hidden): {different[0]} has {has}, and all requests to this host would fail; give "
-            "all hosts one value that does not change: a lookup of password needs a file in place of /dev/null"
-        )
+    others = [name for name in gateways if name != host_name] if serves else []
+    reasons += _secret_problems(secret, {name: (theirs or {}).get(name, secret) for name in others})
     return [f"{host_name}: {one_line(text)}" for text in reasons]
+
+
+def _secret_problems(secret: Any, others: Known) -> list[str]:
+    """Return the error in ``fleet_gateway_secret`` of a host with models, compared with that of each other gateway."""
+    if others and (wrong := secret_problem(secret)):
+        return [f"{wrong}. It is required because {next(iter(others))} is a gateway that reaches this host's servers"]
+    different = {name: "another one" if found else "none" for name, found in others.items() if found != secret}
+    return [
+        f"fleet_gateway_secret: (hidden): {name} has {has}, and all requests to this host would fail; give all hosts "
+        "one value that does not change: a lookup of password needs a file in place of /dev/null"
+        for name, has in list(different.items())[:1]
+    ]
 
 
 def gateway_refusal(
