@@ -274,6 +274,33 @@ def test_status_shows_a_broken_daemon_json_in_one_sentence_beside_the_rest_of_th
     assert "filter" not in text and "Traceback" not in text
 
 
+def test_status_and_page_show_what_is_live_although_the_inventory_has_a_mistake(
+    tmp_path: Path, served: dict[str, Any]
+) -> None:
+    environment = fleet(tmp_path, 4, served)
+    one = {"name": "m", "weights": "/data/model", "image": "vllm:1", "launch_profile": "vllm"}
+    inventory(
+        tmp_path,
+        # Mistakes that leave nothing to plan, in the entry of the model, and in another entry that replaces it.
+        h01={"vllm_models": {"m": {}}},
+        h02={"vllm_secrets": {"m": {"VLLM_API_KEY": "{{ vault_key }}"}}},
+        h03={"vllm_models": [{**one, "port": "30001:8000"}]},
+        h04={"vllm_models": [{**one, "name": "M/1"}]},
+    )
+    status, text = play(tmp_path, environment, "playbooks/status.yml")
+    flat = [" ".join(line.split()) for line in text.splitlines()]
+    assert status == 2 and "4 hosts: 0 as planned, 4 drifted, 0 could not be read" in flat, text
+    for name in ("h01", "h02", "h03", "h04"):
+        assert f"{name} m 0 active - http://127.0.0.1:30001/v1" in flat, text
+    assert "h01: plan: vllm_models" in text and "h02: plan: vllm_secrets.m.VLLM_API_KEY: 'vault_key' is undefined" in text
+    play(tmp_path, environment, "playbooks/page.yml", page=str(tmp_path / "page.html"))
+    page = json.loads((tmp_path / "page.json").read_text())
+    # A mistake is a refusal alone, which no run repairs, and no run changes a card.
+    drift = [one["text"] for one in page["attention"] if one["kind"] == "drift"]
+    assert drift == ["models: model m: exists, but is not planned"], page["attention"]
+    assert "until the run" not in json.dumps(page["hosts"])
+
+
 # An interpreter that is too old for Ansible itself, one that is too old for the toolkit alone, and a sudo that asks.
 PYTHONS = {
     "2.7.18": "SyntaxError: invalid syntax",

@@ -82,6 +82,10 @@ def _host(known: Known, name: str) -> dict[str, Any]:
     if known.get("preflight_left_alone") and not problem:
         return {"read": True, "problem": "", "drift": _left_gateway(known, name), "models": [], "notes": [LEFT_ALONE]}
     serves = "vllm_service_status" in known
+    if not serves and problem and {"gaudi_host", "gaudi_services"} <= known.keys():
+        # The host could be read, and not planned.
+        drift = {"plan": [" ".join(problem.split())]}
+        return {"read": True, "problem": "", "drift": drift, "models": _unplanned(known, ()), "notes": []}
     if not serves and (problem or not {"gateway_status", "monitoring_status"} & known.keys()):
         unreached = not {"gaudi_host", "gaudi_haproxy", "gaudi_metrics"} & known.keys() and (
             not problem or bool(UNREAD.search(problem))
@@ -92,7 +96,9 @@ def _host(known: Known, name: str) -> dict[str, Any]:
     drift |= {} if "gateway_status" in known else _left_gateway(known, name)
     plan = known["preflight_plan"] if serves else {"models": []}
     going_on = left_models(plan, known["gaudi_services"].get("units") or {}) if serves else []
-    models = [_model(model, known) for model in [*plan["models"], *going_on]]
+    shown = [*plan["models"], *going_on]
+    models = [_model(model, known) for model in shown]
+    models += _unplanned(known, [model["name"] for model in shown]) if serves else []
     silent = [f"{model['name']} does not answer: {model['problem']}" for model in models if model["problem"]]
     if silent:
         drift["answers"] = silent
@@ -101,6 +107,14 @@ def _host(known: Known, name: str) -> dict[str, Any]:
     told = [*stay, *cards, *(note for fact in NOTES for note in known.get(fact) or [])]
     notes = open_notes(told, known.get("fleet_acknowledged"))
     return {"read": True, "problem": "", "drift": drift, "models": models, "notes": notes}
+
+
+def _unplanned(known: Known, planned: Sequence[str]) -> list[dict[str, Any]]:
+    """Return the models that run on a host without being planned, also because of a mistake. Nobody asks them."""
+    units = known["gaudi_services"].get("units") or {}
+    there = {"left": [name for name in units if name not in planned]}
+    facts = {**known, "preflight_plan": there, "vllm_service_health": {}}
+    return [_model(model, facts) for model in left_models(there, units)]
 
 
 def _left_gateway(known: Known, name: str) -> dict[str, list[str]]:

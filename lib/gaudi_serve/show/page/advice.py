@@ -93,7 +93,10 @@ def _of_status(status: Known) -> Iterator[tuple[str, str, str, str]]:
         if not host["read"]:
             yield "unreachable", name, str(host["problem"]), ""
         for part, lines in host["drift"].items():
-            yield from (("drift", name, f"{part}: {str(line).removeprefix(f'{name}: ')}", "") for line in lines)
+            texts = [str(line).removeprefix(f"{name}: ") for line in lines]
+            # A mistake of the inventory, which the plan reports with the same sentence.
+            told = [("refusal", text) if part == "plan" else ("drift", f"{part}: {text}") for text in texts]
+            yield from ((kind, name, text, "") for kind, text in told)
         yield from (("note", name, str(text), "") for text in host["notes"])
 
 

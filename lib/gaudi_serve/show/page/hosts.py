@@ -62,7 +62,7 @@ def _host(name: str, plan: Known, live: Known, wrong: Sequence[Known], tones: Ma
         "title": STATES[state],
         "facts": plan.get("facts") or "",
         "problem": live.get("problem") or " ".join(str(one["message"]) for one in wrong if one["key"] == "facts"),
-        "cards": _cards(plan.get("cards") or live.get("cards") or (), models, {str(one.get("model")) for one in wrong}),
+        "cards": _cards(plan.get("cards") or live.get("cards") or (), models, wrong),
         "models": [model | {"down": down.get(model["name"], 0)} for model in models],
         "changes": changes(plan),
         "down": max((minutes or 0 for minutes in down.values()), default=0),
@@ -90,29 +90,31 @@ def _state(plan: Known, live: Known, wrong: Sequence[Known]) -> str:
     return "good" if plan.get("models") or live.get("models") or live.get("gateway") else "idle"
 
 
-def _cards(cards: Sequence[Known], models: Sequence[Known], refused: Collection[str]) -> list[dict[str, Any]]:
+def _cards(cards: Sequence[Known], models: Sequence[Known], wrong: Sequence[Known]) -> list[dict[str, Any]]:
     """Return the cards by NUMA node: ``node`` (None if unknown) and ``cards``, each with its use.
 
-    ``refused``: models with errors, which a run does not change.
+    ``wrong``: errors of the host, which no run changes then.
     """
+    refused = {str(one.get("model")) for one in wrong}
+    after = {True: ", not planned", False: " until the run"}[bool(wrong)]
     users = {number: model for model in models for number in model["module_ids"]}
     nodes: dict[Any, list[dict[str, Any]]] = {}
     for card in cards:
-        nodes.setdefault(card["numa_node"], []).append(_card(card, users.get(card["card"]), refused))
+        nodes.setdefault(card["numa_node"], []).append(_card(card, users.get(card["card"]), refused, after))
     # A status without cards still names the cards of its models.
     if not cards and users:
-        nodes[None] = [_card({"card": number}, users[number], refused) for number in sorted(users)]
+        nodes[None] = [_card({"card": number}, users[number], refused, after) for number in sorted(users)]
     return [{"node": node, "cards": found} for node, found in nodes.items()]
 
 
-def _card(card: Known, model: Known | None, refused: Collection[str]) -> dict[str, Any]:
+def _card(card: Known, model: Known | None, refused: Collection[str], after: str) -> dict[str, Any]:
     kind, text, tone = "free", "free", 0
     if model:
         kind, text, tone = ("stopped" if model["state"] == "stopped" else "model"), model["name"], model["tone"]
     elif card.get("held_by"):
         kind, text = "foreign", str(card["held_by"])
     elif card.get("model"):
-        kind, text = "foreign", f"{card['model']}{', refused' if card['model'] in refused else ' until the run'}"
+        kind, text = "foreign", f"{card['model']}{', refused' if card['model'] in refused else after}"
     if card.get("problem"):
         kind, text = "problem", f"{text}: {card['problem']}" if model else str(card["problem"])
     number = card["card"]
