@@ -292,7 +292,8 @@ def test_status_and_page_show_what_is_live_although_the_inventory_has_a_mistake(
     assert status == 2 and "4 hosts: 0 as planned, 4 drifted, 0 could not be read" in flat, text
     for name in ("h01", "h02", "h03", "h04"):
         assert f"{name} m 0 active - http://127.0.0.1:30001/v1" in flat, text
-    assert "h01: plan: vllm_models" in text and "h02: plan: vllm_secrets.m.VLLM_API_KEY: 'vault_key' is undefined" in text
+    assert "h01: plan: vllm_models" in text
+    assert "h02: plan: vllm_secrets.m.VLLM_API_KEY: 'vault_key' is undefined" in text
     play(tmp_path, environment, "playbooks/page.yml", page=str(tmp_path / "page.html"))
     page = json.loads((tmp_path / "page.json").read_text())
     # A mistake is a refusal alone, which no run repairs, and no run changes a card.
