@@ -305,7 +305,7 @@ def test_the_layers_of_each_stage_are_those_of_the_variable() -> None:
 
 def test_a_partition_that_vllm_refuses_is_refused_before() -> None:
     (error,) = a_plan(pipeline_parallel_size=2, env={"VLLM_PP_LAYER_PARTITION": "20,20"})["errors"]
-    assert "env.VLLM_PP_LAYER_PARTITION '20,20': must be 2 numbers with the sum 36" in error["message"]
+    assert "env: VLLM_PP_LAYER_PARTITION '20,20': must be 2 numbers with the sum 36" in error["message"]
     assert a_plan(pipeline_parallel_size=2, env={"VLLM_PP_LAYER_PARTITION": "20,16"})["errors"] == []
 
 

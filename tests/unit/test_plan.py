@@ -206,11 +206,11 @@ def test_of_a_hybrid_the_plan_reports_what_it_does_not_know() -> None:
 
 def test_graphs_of_a_hybrid_that_need_more_memory_than_is_kept_are_warned_of() -> None:
     host = gaudi_host(device_name="HL-325L", weights={})
-    wish = {"name": "m", "model": "qwen3.6-35b-a3b", "image": "vllm:1", "tensor_parallel_size": 4}
+    entry = {"name": "m", "model": "qwen3.6-35b-a3b", "image": "vllm:1", "tensor_parallel_size": 4}
     catalog, keep = model_catalog([], builtin=True), "VLLM_GRAPH_RESERVED_MEM"
 
     def warning(**more: Any) -> str:
-        plan = vllm_plan([{**wish, **more}], host, catalog, release="1.24.1")
+        plan = vllm_plan([{**entry, **more}], host, catalog, release="1.24.1")
         assert plan["errors"] == []
         return " ".join(one for one in plan["models"][0]["warnings"] if keep in one)
 

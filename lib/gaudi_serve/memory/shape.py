@@ -73,7 +73,7 @@ def _partition_problems(spec: Mapping[str, Any], layers: int | None) -> list[Pro
     if said is None or layers is None or (len(sizes) == stages and sum(sizes) == layers):
         return []
     return [
-        (f"env.{PARTITION}", said, f"must be {counted(stages, 'number')} with the sum {layers}, a stage's layers each")
+        (f"env: {PARTITION}", said, f"must be {counted(stages, 'number')} with the sum {layers}, a stage's layers each")
     ]
 
 

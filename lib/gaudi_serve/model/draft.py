@@ -56,10 +56,10 @@ class Speculation:
 
 def draft_model(spec: Mapping[str, Any]) -> str | None:
     """Return the folder or hub name of a draft model with its own weights, or None."""
-    config = Speculation.of(spec).config or {}
-    name, method = config.get("model"), str(config.get("method"))
+    guesses = Speculation.of(spec)
+    name = (guesses.config or {}).get("model")
     own = isinstance(name, str) and name not in ("", *WITHOUT_WEIGHTS, spec.get("weights"))
-    return str(name) if own and method not in WITHOUT_WEIGHTS and not method.endswith("_mtp") else None
+    return str(name) if own and guesses.method not in WITHOUT_WEIGHTS and not guesses.by_head else None
 
 
 def draft_problems(spec: Mapping[str, Any], architecture: Architecture) -> list[Problem]:
