@@ -74,6 +74,20 @@ def test_wrong_variables_are_named_with_their_host(
     assert not state_of(tmp_path, "h01")["files"]
 
 
+def test_what_a_server_would_fetch_is_refused_by_plan_and_run(tmp_path: Path, trust: Path) -> None:
+    environment = site(tmp_path, trust, [IMAGE])
+    path = tmp_path / "hosts.json"
+    inventory = json.loads(path.read_text(encoding="utf-8"))
+    inventory["all"]["vars"]["vllm_models"][0]["tokenizer"] = "org/name"
+    path.write_text(json.dumps(inventory), encoding="utf-8")
+    for playbook, status in (("playbooks/plan.yml", 2), ("site.yml", 3)):
+        text = run(tmp_path, environment, playbook, status=status)
+        assert (
+            "h01: model m: tokenizer 'org/name': give a folder of this host, which a mount" in text
+        )
+    assert not state_of(tmp_path, "h01")["files"]
+
+
 def test_files_come_with_a_run_and_go_where_internet_has_come(tmp_path: Path, trust: Path) -> None:
     environment = site(tmp_path, trust, [IMAGE], gaudi_offline="true")
     alone = run(tmp_path, environment, "playbooks/images.yml", status=3)
