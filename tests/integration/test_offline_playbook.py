@@ -82,9 +82,7 @@ def test_what_a_server_would_fetch_is_refused_by_plan_and_run(tmp_path: Path, tr
     path.write_text(json.dumps(inventory), encoding="utf-8")
     for playbook, status in (("playbooks/plan.yml", 2), ("site.yml", 3)):
         text = run(tmp_path, environment, playbook, status=status)
-        assert (
-            "h01: model m: tokenizer 'org/name': give a folder of this host, which a mount" in text
-        )
+        assert "h01: model m: tokenizer 'org/name': give a folder of this host, which a mount" in text
     assert not state_of(tmp_path, "h01")["files"]
 
 

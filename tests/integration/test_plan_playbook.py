@@ -230,8 +230,9 @@ def test_stages_refuse_before_they_touch_a_host(tmp_path: Path, playbook: str) -
     ):
         assert sentence.replace("'", "") in " ".join(text.split()).replace("'", ""), text
     assert "filter plugin" not in text and "preflight_catalog" not in text
-    assert "/nowhere/python" not in text
     assert "Finalization of task args" not in text
+    # A look shows what is live although the inventory has mistakes; only a run must not touch the host.
+    assert ("/nowhere/python" in text) == (playbook == "status")
     if playbook == "status":
         assert "gaudi_status:" in text.partition("CUSTOM STATS")[2]
         assert read(tmp_path, "-e", "status_fails=false", playbook=playbook)[0] == 0
