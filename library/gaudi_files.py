@@ -34,6 +34,10 @@ options:
         description: Whether to hide the content in the diff, because it is long or secret.
         type: bool
         default: false
+      stored:
+        description: Whether variables of the present file that the text does not set stay, in a file of secrets.
+        type: bool
+        default: false
       validate:
         description:
           - Program and arguments that check the new text, C(%s), before any file is written, also in check mode.
@@ -90,12 +94,14 @@ from ansible.module_utils.gaudi_serve.core.redact import redacted
 from ansible.module_utils.gaudi_serve.core.run import read_text, run
 from ansible.module_utils.gaudi_serve.host.baseline import with_passwords
 from ansible.module_utils.gaudi_serve.host.permissions import make_folder, mode_of
+from ansible.module_utils.gaudi_serve.host.secret import with_stored_secrets
 
 FILE = {
     "path": {"type": "str", "required": True},
     "content": {"type": "str", "required": True},
     "mode": {"type": "str"},
     "hide": {"type": "bool", "default": False},
+    "stored": {"type": "bool", "default": False},
     "validate": {"type": "list", "elements": "str", "default": []},
     "model": {"type": "str"},
 }
@@ -188,6 +194,9 @@ def main() -> None:
         module.fail_json(msg=wrong)
     written, removed, diff = [], [], []
     files = with_all_passwords(module, given["files"])
+    for file in files:
+        if file["stored"]:
+            file["content"] = with_stored_secrets(read_text(file["path"]) or "", file["content"])
     if wrong := next(filter(None, map(invalid, files)), None):
         module.fail_json(msg=wrong)
     for file in files:

@@ -12,6 +12,7 @@ from typing import Any
 import forked
 import pytest
 import yaml
+from gaudi_serve.gateway.fleet import server_key
 from gaudi_serve.plan.fleet import vllm_fleet_summary
 from helpers.simulated.fleet import ROOT, change, fleet, serving_state, state_of
 
@@ -158,7 +159,7 @@ def test_a_gateway_that_the_inventory_lacks_is_reported_and_one_that_it_removes_
     assert status == 0, text
 
 
-def test_secrets_that_the_key_for_a_gateway_replaces_are_announced_by_plan_and_run(tmp_path: Path) -> None:
+def test_secrets_stay_beside_the_key_for_a_gateway_until_the_inventory_withdraws_them(tmp_path: Path) -> None:
     environment = fleet(tmp_path, 2)
     gateway = {"vllm_models": None, "fleet_gateway": {"clients": {"c": {"key": "k" * 32}}}}
     inventory(tmp_path, h02=gateway)
@@ -170,8 +171,17 @@ def test_secrets_that_the_key_for_a_gateway_replaces_are_announced_by_plan_and_r
         more = {"fleet_gateway_secret": given["fleet_gateway_secret"]}
         status, text = play(tmp_path, environment, playbook, *words, **more)
         flat = " ".join(text.split())
+        assert "m: restart" not in flat and "! m is down" not in flat, text
+        assert "h01: vllm_secrets: has no entry for m, which keeps its stored HF_TOKEN; set vllm_secrets:" in flat, text
+        status, text = play(tmp_path, environment, playbook, *words, **more, vllm_secrets={"m": {}})
+        flat = " ".join(text.split())
         assert "~ m: restart (secret changed)" in flat and "! m is down" in flat, text
         assert "h01: vllm_secrets: lacks HF_TOKEN of m, so a run withdraws what the host stores" in flat, text
+    # Another secret of the gateway changes the key alone.
+    status, text = play(tmp_path, environment, "site.yml", "--limit", "h01", fleet_gateway_secret="f" * 40)
+    assert status == 0 and "~ m: restart (secret changed)" in " ".join(text.split()), text
+    stored = state_of(tmp_path, "h01")["files"]["/etc/gaudi-serve/m.secret"]
+    assert stored.splitlines() == ["HF_TOKEN=hf_4711", f"VLLM_API_KEY={server_key('f' * 40, 'm')}"]
 
 
 def test_a_secret_that_a_gateway_lacks_or_that_is_another_one_at_each_reading_is_refused(

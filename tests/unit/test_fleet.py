@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from ansible.parsing.vault import AnsibleVaultError
 from gaudi_serve.catalog.files import BUILTIN
+from gaudi_serve.host.secret import BESIDE
 from gaudi_serve.inventory.variables import inventory_refusal
 from gaudi_serve.plan.changes import vllm_plan_changes
 from gaudi_serve.plan.fleet import gaudi_facts_saved, vllm_fleet_lines, vllm_fleet_plan
@@ -327,8 +328,10 @@ def test_secrets_that_stay_or_go_because_the_inventory_lacks_them_are_reported()
     key = {"VLLM_API_KEY": "s3cret"}
     assert warnings(vllm_secrets={"qwq": key}) == [goes.format("HF_TOKEN")]
     assert warnings(vllm_secrets={"qwq": {**key, "HF_TOKEN": "hf"}}) == []
-    # A gateway on another host gives every model a key.
-    assert warnings(("gw",)) == [goes.format("HF_TOKEN")]
+    # A gateway on another host gives every model a key, and the rest stays.
+    beside = f"{stays.replace(', VLLM_API_KEY', '')}{way_out}"
+    assert warnings(("gw",)) == [beside]
+    assert warnings(("gw",), vllm_secrets={"qwq": {"VLLM_API_KEY": "derived", BESIDE: True}}) == [beside]
 
 
 def test_a_gateway_that_the_inventory_has_no_more_is_warned_about() -> None:

@@ -25,6 +25,7 @@ from gaudi_serve.gateway.fleet import (
     unreached,
 )
 from gaudi_serve.gateway.inputs import read_gateway
+from gaudi_serve.host.secret import BESIDE
 from gaudi_serve.inventory.variables import inventory_refusal
 from gaudi_serve.plan.fleet import vllm_fleet_plan, vllm_fleet_summary
 from gaudi_serve.plan.host import vllm_plan
@@ -96,7 +97,7 @@ def test_every_model_gets_a_key_of_its_own_unless_it_has_one() -> None:
     found = server_secrets(given, {"a": "A", "b": "B", "c": "C"}, GATEWAYS, "g1", SECRET)
     assert found["a"] == {"VLLM_API_KEY": server_key(SECRET, "A"), "HF_TOKEN": "t"}
     assert found["b"] == {"VLLM_API_KEY": "mine"}
-    assert found["c"] == {"VLLM_API_KEY": server_key(SECRET, "C")}
+    assert found["c"] == {"VLLM_API_KEY": server_key(SECRET, "C"), BESIDE: True}
     assert found["elsewhere"] == {"X": "y"}
     assert len({found[name]["VLLM_API_KEY"] for name in "abc"}) == 3
     assert server_secrets(given, {"a": "A"}, GATEWAYS, "gw", SECRET) == given

@@ -8,7 +8,15 @@ from typing import Any
 
 import pytest
 from gaudi_serve.host import observe_services
-from gaudi_serve.host.secret import own_api_key, secret_differs, stored_names, vllm_secret_marks
+from gaudi_serve.host.secret import (
+    BESIDE,
+    own_api_key,
+    secret_differs,
+    secret_text,
+    stored_names,
+    vllm_secret_marks,
+    with_stored_secrets,
+)
 from gaudi_serve.inventory.variables import inventory_refusal
 from gaudi_serve.plan.changes import vllm_plan_changes
 from gaudi_serve.plan.fleet import vllm_fleet_plan
@@ -50,6 +58,12 @@ def test_a_host_reports_whether_its_secrets_are_these(tmp_path: Path) -> None:
     assert not secret_differs(tmp_path / "none.secret", vllm_secret_marks({"qwq": {}})["qwq"])
     assert own_api_key(path) == "s3cret"
     assert (stored_names(path), stored_names(tmp_path / "none.secret")) == (["HF_TOKEN", "VLLM_API_KEY"], [])
+    # A key for a gateway is compared alone, and written beside what the host stores.
+    for key, differs in (("s3cret", False), ("n3w", True)):
+        variables = {"VLLM_API_KEY": key, BESIDE: True}
+        assert secret_differs(path, vllm_secret_marks({"qwq": variables})["qwq"]) is differs
+        assert with_stored_secrets(path.read_text(), secret_text(variables)) == f"HF_TOKEN=t\nVLLM_API_KEY={key}\n"
+    assert with_stored_secrets("", "VLLM_API_KEY=n3w\n") == "VLLM_API_KEY=n3w\n"
     # Two runs have two marks, and none has a secret in it.
     assert marks != vllm_secret_marks(SECRETS)
     assert "s3cret" not in str(marks)

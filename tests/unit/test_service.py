@@ -17,6 +17,7 @@ from gaudi_serve.core.run import Result
 from gaudi_serve.host import observe_services
 from gaudi_serve.host.adopt import adopt
 from gaudi_serve.host.observe_host import Listener
+from gaudi_serve.host.secret import BESIDE
 from gaudi_serve.plan.changes import vllm_plan_changes
 from gaudi_serve.stages import image, service
 from helpers.plans import gaudi_host, live_of, model, planned
@@ -185,7 +186,14 @@ def test_broken_template_is_named(models: list[dict[str, Any]]) -> None:
 def test_secret_files_are_those_of_this_hosts_models(models: list[dict[str, Any]]) -> None:
     secrets = {"qwq": {"VLLM_API_KEY": "s3cret"}, "elsewhere": {"A": "b"}}
     (file,) = service.vllm_secret_files(secrets, models)
-    assert file == {"path": "/etc/gaudi-serve/qwq.secret", "content": "VLLM_API_KEY=s3cret\n", "mode": "0600"}
+    assert file == {
+        "path": "/etc/gaudi-serve/qwq.secret",
+        "content": "VLLM_API_KEY=s3cret\n",
+        "mode": "0600",
+        "stored": False,
+    }
+    (file,) = service.vllm_secret_files({"qwq": {"VLLM_API_KEY": "s3cret", BESIDE: True}}, models)
+    assert (file["content"], file["stored"]) == ("VLLM_API_KEY=s3cret\n", True)
 
 
 def test_withdrawn_secret_is_removed(models: list[dict[str, Any]]) -> None:

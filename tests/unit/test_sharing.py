@@ -15,6 +15,7 @@ from gaudi_serve.engines import ENGINES
 from gaudi_serve.gateway.fleet import backends_of, fleet_entries, fleet_keys, server_key, server_secrets
 from gaudi_serve.gateway.objects import Gateway
 from gaudi_serve.host import smoke
+from gaudi_serve.host.secret import BESIDE
 from gaudi_serve.plan.changes import vllm_plan_changes
 from gaudi_serve.plan.downtime import Down, downtimes
 from gaudi_serve.plan.fleet import vllm_fleet_lines
@@ -327,7 +328,7 @@ def test_a_gateway_finds_each_model_and_fetches_the_one_key_of_their_server() ->
     assert gateway.beside("gte") == gateway.beside("rerank") == {"gte", "rerank"}
     assert Gateway(backends=backends_of(entries[:1], {})).beside("gte") == {"gte"}
     names = names_of([{**GTE, "shares_card_with": [OTHER]}], {}, {})
-    assert server_secrets({}, names, ["gw"], "g", secret) == {"gte": {"VLLM_API_KEY": key}}
+    assert server_secrets({}, names, ["gw"], "g", secret) == {"gte": {"VLLM_API_KEY": key, BESIDE: True}}
 
 
 def test_each_model_is_asked_in_its_own_way_after_a_start(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,7 +15,7 @@ from ipaddress import ip_address
 from typing import Any
 
 from ..core.errors import InputError, is_whole, one_line
-from ..host.secret import given_secrets
+from ..host.secret import BESIDE, given_secrets
 from ..host.smoke import EVERYWHERE
 from ..model.adapters import names_in
 from ..model.distributed import answers
@@ -112,7 +112,8 @@ def server_secrets(
 ) -> Any:
     """Return the secrets of a host's models, with a key for each model if a gateway on another host reaches it.
 
-    A key that the user has set stays. Invalid values are returned unchanged; other checks refuse them.
+    A key that the user has set stays. A model without an entry keeps what its host stores beside the key, as it does
+    without a gateway. Invalid values are returned unchanged; other checks refuse them.
 
     Args:
         secrets: ``vllm_secrets`` of the host.
@@ -128,7 +129,8 @@ def server_secrets(
     for name, served in names.items():
         own = found.get(name)
         if own is None or isinstance(own, Mapping):
-            found[name] = {"VLLM_API_KEY": server_key(str(secret), served), **(own or {})}
+            kept = {BESIDE: True} if own is None else own
+            found[name] = {"VLLM_API_KEY": server_key(str(secret), served), **kept}
     return found
 
 

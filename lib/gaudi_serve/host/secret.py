@@ -16,11 +16,21 @@ from typing import Any
 from ..core.yaml_text import load
 
 SIGN = "$"
+# With this key, the secrets of a model are added to those that its host stores; without it, they are all.
+BESIDE = "@beside"
 
 
 def secret_text(variables: Mapping[str, Any]) -> str:
-    """Return the secret environment file of a model; empty if it has no secrets."""
-    return "".join(f"{key}={value}\n" for key, value in sorted(variables.items()))
+    """Return the secret environment file of a model, without what its host stores; empty if it has no secrets."""
+    return "".join(f"{key}={value}\n" for key, value in sorted(variables.items()) if key != BESIDE)
+
+
+def with_stored_secrets(present: str, text: str) -> str:
+    """Return a secret file's new text, with the variables of its present text that the new one does not set."""
+    lines = text.splitlines()
+    named = {line.partition("=")[0] for line in lines}
+    stored = [line for line in present.splitlines() if line.partition("=")[0] not in named]
+    return "".join(f"{line}\n" for line in sorted([*lines, *stored]))
 
 
 def given_secrets(value: Any) -> Any:
@@ -49,7 +59,8 @@ def vllm_secret_marks(secrets: Any) -> dict[str, str]:
     marks: dict[str, str] = {}
     try:
         for model, variables in (given_secrets(secrets) or {}).items():
-            marks[str(model)] = _mark(secret_text({**variables}).encode(), key)
+            names = SIGN + ",".join(name for name in variables if name != BESIDE) if BESIDE in variables else ""
+            marks[str(model)] = _mark(secret_text({**variables}).encode(), key) + names
     # Rendering raises many kinds of errors: an undefined variable, a vault that cannot be opened.
     except Exception:
         return {}
@@ -58,13 +69,23 @@ def vllm_secret_marks(secrets: Any) -> dict[str, str]:
 
 def secret_differs(path: Path, mark: str | None) -> bool:
     """Return whether a secret file of this host differs from the one of a mark; False without a mark."""
-    if not mark:
-        return False
     try:
         content = path.read_bytes()
     except OSError:
         content = b""
-    return not hmac.compare_digest(_mark(content, mark.partition(SIGN)[0]), mark)
+    return text_differs(content, mark)
+
+
+def text_differs(content: bytes, mark: str | None) -> bool:
+    """Return whether the content of a secret file differs from the one of a mark, in the variables that this names."""
+    if not mark:
+        return False
+    key, _, rest = mark.partition(SIGN)
+    digest, only, names = rest.partition(SIGN)
+    if only:
+        lines = content.splitlines(keepends=True)
+        content = b"".join(line for line in lines if line.partition(b"=")[0] in names.encode().split(b","))
+    return not hmac.compare_digest(_mark(content, key), f"{key}{SIGN}{digest}")
 
 
 def secret_changed(unit: Mapping[str, Any]) -> bool:
@@ -97,20 +118,21 @@ def secret_stale(path: Path, label: str | None, key: Path) -> bool | None:
 
 def own_api_key(path: Path) -> str | None:
     """Return the API key in a secret file of this host; None if it has none."""
-    try:
-        lines = path.read_text(encoding="utf-8").splitlines()
-    except (OSError, ValueError):
-        return None
-    return next((value for name, _, value in (line.partition("=") for line in lines) if name == "VLLM_API_KEY"), None)
+    found = (value for name, _, value in (line.partition("=") for line in _lines(path)) if name == "VLLM_API_KEY")
+    return next(found, None)
 
 
 def stored_names(path: Path) -> list[str]:
     """Return the names of the variables in a secret file of this host, without their values."""
+    return [name for name, sign, _ in (line.partition("=") for line in _lines(path)) if sign]
+
+
+def _lines(path: Path) -> list[str]:
+    """Return the lines of a secret file of this host; none if it cannot be read."""
     try:
-        lines = path.read_text(encoding="utf-8").splitlines()
+        return path.read_text(encoding="utf-8").splitlines()
     except (OSError, ValueError):
         return []
-    return [name for name, sign, _ in (line.partition("=") for line in lines) if sign]
 
 
 def _mark(content: bytes, key: str) -> str:

@@ -8,7 +8,7 @@ from typing import Any
 
 from ..core.errors import Finding, near, shown
 from ..gateway.fleet import gateway_left, is_remote, removes_gateway, unreached
-from ..host.secret import given_secrets
+from ..host.secret import BESIDE, given_secrets
 from ..model.distributed import hosts_of
 from ..stages.container_runtime import engine_stopped
 from ..stages.gateway import gateway_ports
@@ -183,24 +183,25 @@ def _kept_secrets(
 ) -> list[str]:
     """Return a warning for each model whose stored secrets stay without an entry in ``vllm_secrets``, or go with one.
 
-    A gateway on another host gives every model an entry with its key.
+    A gateway on another host gives every model its key.
     """
     if not isinstance(secrets, Mapping | None):
         return []
     units, warnings = (services or {}).get("units") or {}, []
     for model in [str(one["name"]) for one in models]:
-        names = (units.get(model) or {}).get("secret_names") or []
-        entry = (secrets or {}).get(model, {"VLLM_API_KEY"} if is_remote(gateways, name) else None)
-        gone = [] if entry is None else [one for one in names if one not in entry]
-        if names and entry is None:
+        stored = (units.get(model) or {}).get("secret_names") or []
+        own = (secrets or {}).get(model)
+        entry = {*(own if isinstance(own, Mapping) else [BESIDE]), *["VLLM_API_KEY"] * is_remote(gateways, name)}
+        names = [one for one in stored if one not in entry]
+        if names and BESIDE in entry:
             warnings.append(
                 f"{name}: vllm_secrets: has no entry for {model}, which keeps its stored {', '.join(names)}"
                 f"{', also in the gateway' * (name in gateways)}; set vllm_secrets: {{{model}: {{}}}} to withdraw all "
                 "secrets of the model"
             )
-        elif gone:
+        elif names:
             warnings.append(
-                f"{name}: vllm_secrets: lacks {', '.join(gone)} of {model}, so a run withdraws what the host stores"
+                f"{name}: vllm_secrets: lacks {', '.join(names)} of {model}, so a run withdraws what the host stores"
             )
     return warnings
 

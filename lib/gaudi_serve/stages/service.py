@@ -21,7 +21,7 @@ from ..core.served import served_models, served_names, smallest_request
 from ..core.templates import file_of, rendered_text, template_of
 from ..engines import engine_of
 from ..host.permissions import mode_of
-from ..host.secret import given_secrets, secret_changed, secret_text
+from ..host.secret import BESIDE, given_secrets, secret_changed, secret_text
 from ..model.distributed import answers, hosts_of
 from ..model.host import LiveModel
 from ..model.shared import members
@@ -359,13 +359,16 @@ def _live(path: str, units: Mapping[str, Any]) -> str | None:
 
 def vllm_secret_files(
     secrets: Mapping[str, Mapping[str, Any]], models: Sequence[Mapping[str, Any]]
-) -> list[dict[str, str]]:
+) -> list[dict[str, Any]]:
     """Return the secret environment file of every planned model, for module gaudi_files.
 
     Secrets of models that this host does not have are skipped: a group's hosts share one variable.
     """
     return [
-        {"path": path, "content": secret_text(secrets[model["name"]]), "mode": mode_of(path)}
+        {
+            **{"path": path, "content": secret_text(secrets[model["name"]]), "mode": mode_of(path)},
+            "stored": BESIDE in secrets[model["name"]],
+        }
         for model in models
         if secrets.get(model["name"]) and (path := f"{CONFIG}/{model['name']}.secret")
     ]
@@ -396,6 +399,8 @@ def secrets_refusal(secrets: Any, host_name: str = "this host") -> list[str]:
             reasons.append(f"{host_name}: vllm_secrets: {model}: must be a mapping of environment variables")
             continue
         for name, value in variables.items():
+            if name == BESIDE and value is True:
+                continue
             if not isinstance(name, str) or not VARIABLE.fullmatch(name):
                 reasons.append(f"{host_name}: vllm_secrets: {model}: {shown(name)} is not a name of a variable")
             elif allowed := _secret_problem(value):

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import ast
 import hashlib
-import hmac
 import json
 import os
 import re
@@ -29,7 +28,7 @@ from gaudi_serve.bench.tool import NEEDED
 from gaudi_serve.core.run import sha256_text
 from gaudi_serve.gateway.haproxy import FOLDER, UNIT
 from gaudi_serve.host import observe_bios, observe_metrics, observe_mirror, observe_network
-from gaudi_serve.host.secret import secret_changed
+from gaudi_serve.host.secret import secret_changed, text_differs, with_stored_secrets
 
 DOCUMENTATION = """
 name: simulated
@@ -486,10 +485,8 @@ class Host:
     def secret(self, name: str) -> dict[str, Any]:
         """Return how the secrets of a model differ from the requested ones, and from those at its start."""
         text = self.state["files"].get(f"{CONFIG}/{name}.secret") or ""
-        key, sign, mark = self.marks.get(name, "").partition("$")
-        now = hmac.new(key.encode(), text.encode(), hashlib.sha256).hexdigest()
         return {
-            "secret_differs": bool(sign) and now != mark,
+            "secret_differs": text_differs(text.encode(), self.marks.get(name)),
             "secret_names": [line.partition("=")[0] for line in text.splitlines()],
             "secret_stale": self.state["units"][name].get("secret", text) != text,
         }
@@ -565,6 +562,9 @@ class Host:
     def do_gaudi_files(self, given: dict[str, Any], check: bool) -> dict[str, Any]:
         """Write and remove files."""
         files = self.state["files"]
+        for file in given["files"]:
+            if file.get("stored"):
+                file["content"] = with_stored_secrets(files.get(file["path"]) or "", file["content"])
         written = [file for file in given["files"] if files.get(file["path"]) != file["content"]]
         removed = [path for path in given.get("absent", []) if path in files]
         if not check:
