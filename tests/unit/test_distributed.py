@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import json
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -27,15 +26,11 @@ from gaudi_serve.show.report import endpoint_table
 from gaudi_serve.show.status import fleet_status, fleet_status_lines
 from gaudi_serve.stages.base import Given
 from gaudi_serve.stages.reset import vllm_service_reset
-from gaudi_serve.stages.service import STAGE, env_text, vllm_container, vllm_service_changes, vllm_service_files
+from gaudi_serve.stages.service import STAGE, vllm_container, vllm_service_changes, vllm_service_files
 from helpers.catalogs import CATALOG
 from helpers.leftovers import left
+from helpers.over_hosts import ENTRY, GAUDI, HOSTS, LAUNCHES, environment, over_two_hosts, parts
 from helpers.plans import QWQ, TINY, cluster, host_of, live_of
-from helpers.programs import load_program
-
-SUPERVISOR = load_program(Path(__file__).parents[2] / "roles/vllm_service/files/vllm-supervisor")
-HOSTS = ["gaudi01", "gaudi02"]
-ENTRY = {"name": "big", "weights": "/m", "hosts": HOSTS, "max_model_len": 4096}
 
 
 def hostvars(*entries: dict[str, Any], platform: str = "cpu", **more: Any) -> dict[str, Any]:
@@ -46,12 +41,6 @@ def hostvars(*entries: dict[str, Any], platform: str = "cpu", **more: Any) -> di
 def planned(*entries: dict[str, Any], platform: str = "cpu", **more: Any) -> dict[str, Any]:
     """Plan two hosts."""
     return vllm_fleet_plan(hostvars(*entries, platform=platform, **more), HOSTS, [])
-
-
-def parts(plan: dict[str, Any], name: str = "big") -> list[dict[str, Any]]:
-    """Return a model's parts, the first host's first."""
-    assert plan["errors"] == []
-    return [next(one for one in plan["hosts"][host]["models"] if one["name"] == name) for host in HOSTS]
 
 
 def options(model: dict[str, Any]) -> dict[str, str]:
@@ -489,46 +478,14 @@ def test_every_profile_of_the_page_is_planned_on_two_hosts(profile: str, release
         assert " ".join(part["args"]).count(" ray") == 1
 
 
-GAUDI = {
-    **{"max_model_len": 4096, "input_range": [128, 1024], "output_range": [128, 1024], "port": 30001},
-    **{"tensor_parallel_size": 16, "distributed_experimental": True},
-}
-
-
-@pytest.mark.parametrize(
-    ("platform", "release", "keys"),
-    [
-        ("gaudi", "1.21.3", {**GAUDI, "launch_profile": "aice_1_21"}),
-        ("gaudi", "1.22.0", {**GAUDI, "launch_profile": "aice_1_22"}),
-        ("gaudi", "1.22.0", {**GAUDI, "launch_profile": "aice_1_22", "host": "0.0.0.0"}),
-        ("gaudi", "1.21.3", {**GAUDI, "launch_profile": "deepseek_r1", "recipe_cache_path": "/cache"}),
-        ("gaudi", "1.24.1", {**GAUDI, "launch_profile": "plugin"}),
-        ("gaudi", "1.24.1", {**GAUDI, "launch_profile": "plugin", "distributed_executor_backend": "ray"}),
-        ("gaudi", "1.24.1", {**GAUDI, "launch_profile": "plugin", "distributed_executor_backend": "mp"}),
-        ("cuda", "", {"tensor_parallel_size": 4}),
-        ("cuda", "", {"tensor_parallel_size": 4, "distributed_executor_backend": "ray"}),
-        ("cuda", "", {"data_parallel_size": 4}),
-        ("rocm", "", {"tensor_parallel_size": 4}),
-        ("rocm", "", {"tensor_parallel_size": 4, "distributed_executor_backend": "ray"}),
-        ("cpu", "", {"tensor_parallel_size": 2}),
-        ("cpu", "", {"data_parallel_size": 2}),
-    ],
-)
+@pytest.mark.parametrize(("platform", "release", "keys"), LAUNCHES)
 def test_every_engine_and_executor_uses_the_interface_of_the_cluster_address(
     platform: str, release: str, keys: dict[str, Any], tmp_path: Path
 ) -> None:
     for mine in (None, "bond0"):
-        entry = {**ENTRY, **keys} | ({"env": {"GLOO_SOCKET_IFNAME": mine}} if mine else {})
-        variables = hostvars(entry, platform=platform)
-        for number, one in enumerate(variables.values(), 1):
-            one["vllm_cluster_address"] = f"10.77.0.{number}"
-            one.update({"accelerator_release": release} if release else {})
-            config = {**TINY, "num_attention_heads": 128, "num_key_value_heads": 16}
-            host = one["gaudi_host"] | {"weights": {"/m": {"config": config, "bytes": 6_000_000}}}
-            fast = {"interface": f"fast{number}", "address": f"10.77.0.{number}", "prefix": 24, "mtu": 9000}
-            networks = [*host["networks"], fast, network("bond0", f"10.88.0.{number}")]
-            one["gaudi_host"] = host | {"interface": f"eth{number}", "networks": networks}
-        for number, part in enumerate(parts(vllm_fleet_plan(variables, HOSTS, [])), 1):
+        more = {"env": {"GLOO_SOCKET_IFNAME": mine}} if mine else {}
+        plan = over_two_hosts(platform, release, {**keys, **more}, ["10.77.0.1", "10.77.0.2"])
+        for number, part in enumerate(parts(plan), 1):
             env = environment(part, tmp_path)
             assert env["VLLM_HOST_IP"] == f"10.77.0.{number}"
             names = platform_of(platform).socket_variables
@@ -575,20 +532,6 @@ def test_stages_over_hosts_are_for_the_fork(profile: str, release: str) -> None:
         assert part["env"]["PT_HPUGRAPH_DISABLE_TENSOR_CACHE"] == "0"
     # 756 GiB of weights over 16 cards.
     assert head["memory"]["weights_gib"] == pytest.approx(756 / 16, abs=0.1) and head["memory"]["fits"]
-
-
-def environment(part: dict[str, Any], folder: Path) -> dict[str, str]:
-    """Return the variables that the supervisor gives the container of a part."""
-    path = folder / "big.json"
-    path.write_text(json.dumps(vllm_container(part)), encoding="utf-8")
-    path.with_suffix(".env").write_text(env_text(part), encoding="utf-8")
-    found = SUPERVISOR.Supervisor(path)
-    options = found.options(list(range(8)))
-    assert options.count("--env-file") == 1
-    given = [options[place + 1] for place, one in enumerate(options) if one == "--env"]
-    lines = [*path.with_suffix(".env").read_text(encoding="utf-8").splitlines(), *given]
-    assert len({line.partition("=")[0] for line in lines}) == len(lines)
-    return {line.partition("=")[0]: line.partition("=")[2] for line in lines}
 
 
 def test_a_part_has_the_same_network_in_the_plan_of_each_host() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import threading
 import time
@@ -15,6 +16,7 @@ from typing import Any, NamedTuple
 
 import pytest
 from clients import inside
+from helpers.over_hosts import LAUNCHES, over_two_hosts, parts, write_launch
 from runs import Run, eventually, reboot
 
 A, B = "mol-dist-a", "mol-dist-b"
@@ -136,6 +138,36 @@ def test_ray_refuses_who_has_not_the_secret(host: Any) -> None:
     asked_ray = "docker exec --env RAY_AUTH_TOKEN_PATH={} vllm-rayed python3 -m ray.scripts.scripts status 2>&1"
     assert "/2.0 HPU" in inside(A, asked_ray.format("/etc/gaudi-serve/rayed.token"))
     assert "HPU" not in inside(A, asked_ray.format("/dev/null"))
+
+
+def joined(name: str, folder: Path, rank: int, head: str) -> subprocess.Popen[str]:
+    """Start one host's part of the process groups of all launches of a folder."""
+    subprocess.run(["docker", "cp", f"{folder}/.", f"{name}:/srv/gloo"], check=True)
+    image = inside(name, "docker inspect --format '{{.Config.Image}}' vllm-split")
+    supervisor = "/usr/local/lib/gaudi-serve/vllm-supervisor"
+    options = f"--rm --network host --volume /srv/gloo:/gloo:ro --volume {supervisor}:{supervisor}:ro"
+    command = f"docker run {options} --entrypoint python3 {image} /gloo/gloo_member.py /gloo {rank} {head}"
+    argv = ["docker", "exec", name, "timeout", "600", *command.split()]
+    return subprocess.Popen(argv, stdout=subprocess.PIPE, text=True)
+
+
+@pytest.mark.long
+@pytest.mark.on(A)
+def test_gloo_connects_the_hosts_for_every_engine_and_executor(host: Any, tmp_path: Path) -> None:
+    addresses = [inside(name, "hostname -I").split()[0] for name in (A, B)]
+    for number, (platform, release, keys) in enumerate(LAUNCHES):
+        plan = over_two_hosts(platform, release, keys, addresses)
+        for rank, part in enumerate(parts(plan)):
+            folder = tmp_path / str(rank) / f"{number:02}"
+            folder.mkdir(parents=True)
+            write_launch(part, folder)
+    members = []
+    for rank, name in enumerate((A, B)):
+        shutil.copy(Path(__file__).with_name("gloo_member.py"), tmp_path / str(rank))
+        members.append(joined(name, tmp_path / str(rank), rank, addresses[0]))
+    for one in members:
+        found = json.loads(one.communicate(timeout=900)[0])
+        assert found == {f"{number:02}": 3.0 for number in range(len(LAUNCHES))}
 
 
 @pytest.mark.long
