@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import json
 import re
+import subprocess
 from collections.abc import Iterator
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -12,6 +13,7 @@ from typing import Any
 from urllib.request import urlopen
 
 import pytest
+import yaml
 from gaudi_serve.gateway.objects import Backend, Chat, Server
 from gaudi_serve.host import all_reduce
 from gaudi_serve.host.links import all_reduce_figures
@@ -20,6 +22,7 @@ from gaudi_serve.monitoring.engine_metrics import VLLM
 from helpers.browser import chromium
 from helpers.haproxies import Front
 from helpers.machine import free_port
+from helpers.tiny_adapter import write_tiny_adapter
 from runs import beyond_loopback, eventually, host_name
 
 # How the names of samples end, and the labels that all of them have.
@@ -322,6 +325,20 @@ def test_a_plan_from_saved_facts_is_the_plan_of_the_live_hosts(playbook: Any, tm
         "- qwen2.5-7b: stop and remove",
     ):
         assert line in text, change.text
+
+
+@pytest.mark.on("mol-cpu")
+@pytest.mark.long
+def test_real_vllm_serves_an_adapter_by_its_name(host: Any, ask: Any, playbook: Any, tmp_path: Path) -> None:
+    write_tiny_adapter(tmp_path / "other")
+    subprocess.run(["docker", "cp", str(tmp_path / "other"), "mol-cpu:/data/models/other"], check=True)
+    variables = yaml.safe_load((Path(__file__).parents[1] / "inventory/host_vars/mol-cpu.yml").read_text())
+    model = {**variables["vllm_models"][0], "adapters": [{"name": "other", "folder": "/data/models/other"}]}
+    run = playbook("site.yml", "--limit", "mol-cpu", vllm_models=[model])
+    assert run.status == 0 and "mol-cpu tiny, other cpu active" in run.flat, run.text
+    assert "other=/data/models/other" in host.check_output("docker inspect --format '{{.Args}}' vllm-tiny")
+    first, other = (ask(8000, name, temperature=0, max_tokens=16)["choices"][0] for name in ("tiny", "other"))
+    assert first["message"]["content"] != other["message"]["content"] and other["message"]["content"]
 
 
 @pytest.mark.on("mol-gaudi")  # the last test of all: the other host is no more what it was
