@@ -103,3 +103,17 @@ def test_a_program_checks_a_text_before_any_file_is_written(
     else:
         assert said["written"] == [str(first), str(second)]
     assert second.exists() is not check
+
+
+@pytest.mark.parametrize("check", [True, False])
+def test_variables_that_a_host_stores_stay_beside_those_that_are_written(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], check: bool
+) -> None:
+    path = tmp_path / "m.secret"
+    path.write_text("HF_TOKEN=t\nVLLM_API_KEY=old\n")
+    entry = file(path, mode="0600", stored=True)
+    said = run(capsys, check, hide=True, files=[{**entry, "content": "VLLM_API_KEY=new\n"}])
+    assert said["written"] == [str(path)] and not said.get("diff")
+    assert path.read_text() == f"HF_TOKEN=t\nVLLM_API_KEY={'old' if check else 'new'}\n"
+    path.chmod(0o600)
+    assert run(capsys, check, files=[{**entry, "content": path.read_text().partition("\n")[2]}])["written"] == []
