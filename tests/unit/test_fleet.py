@@ -329,6 +329,7 @@ def test_secrets_that_stay_or_go_because_the_inventory_lacks_them_are_reported()
     assert warnings(vllm_secrets={"qwq": key}) == [goes.format("HF_TOKEN")]
     assert warnings(vllm_secrets={"qwq": {**key, "HF_TOKEN": "hf"}}) == []
     # A gateway on another host gives every model a key, and the rest stays.
+    assert warnings(vllm_secrets={"qwq": 5}) == [stays + way_out]
     beside = f"{stays.replace(', VLLM_API_KEY', '')}{way_out}"
     assert warnings(("gw",)) == [beside]
     assert warnings(("gw",), vllm_secrets={"qwq": {"VLLM_API_KEY": "derived", BESIDE: True}}) == [beside]

@@ -194,6 +194,10 @@ def test_secret_files_are_those_of_this_hosts_models(models: list[dict[str, Any]
     }
     (file,) = service.vllm_secret_files({"qwq": {"VLLM_API_KEY": "s3cret", BESIDE: True}}, models)
     assert (file["content"], file["stored"]) == ("VLLM_API_KEY=s3cret\n", True)
+    # Only a gateway adds it; a user's key of that name is no variable.
+    assert service.secrets_refusal({"qwq": {"VLLM_API_KEY": "s3cret", BESIDE: True}}) == []
+    (refused,) = service.secrets_refusal({"qwq": {BESIDE: "yes"}}, "gaudi01")
+    assert "is not a name of a variable" in refused
 
 
 def test_withdrawn_secret_is_removed(models: list[dict[str, Any]]) -> None:
