@@ -47,7 +47,7 @@ def wishes(image: str) -> dict[str, Any]:
         "port": PORT,
         "max_model_len": 1024,
         "max_num_seqs": 1,
-        "env": {"GAUDI_SIM_ROOT": f"{WEIGHTS}/card", "VLLM_SKIP_WARMUP": "true"},
+        "env": {"GAUDI_SIM_ROOT": f"{WEIGHTS}/card", "VLLM_SKIP_WARMUP": "true", "VLLM_CPU_KVCACHE_SPACE": "1"},
     }
     return {
         "accelerator": "cpu",
@@ -118,9 +118,9 @@ class Machine:
         lines = f"d {ssh_folder} 0700 {owner}\nf+~ {ssh_folder}/authorized_keys 0600 {owner} - {public}\n"
         credential = f"io.systemd.credential.binary:tmpfiles.extra={base64.b64encode(lines.encode()).decode()}"
         argv = ["qemu-system-x86_64", "-machine", "q35", "-accel", self.accelerator, "-cpu", "max"]
-        argv += ["-m", "2048", "-smp", "2,sockets=2", "-display", "none", "-monitor", "none", "-nodefaults"]
+        argv += ["-m", "6144", "-smp", "2,sockets=2", "-display", "none", "-monitor", "none", "-nodefaults"]
         for node in (0, 1):
-            argv += ["-object", f"memory-backend-ram,id=m{node},size=1G"]
+            argv += ["-object", f"memory-backend-ram,id=m{node},size=3G"]
             argv += ["-numa", f"node,nodeid={node},cpus={node},memdev=m{node}"]
         argv += ["-drive", f"file={self.disk},if=virtio,format=qcow2"]
         if self.drive:
