@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache, partial, reduce
 from itertools import groupby, product
 from typing import Any, TypeVar
@@ -24,6 +24,7 @@ from .bucket_grid import Bucket, BucketGrid
 from .bucket_search import Search, Shares, best, fewest
 from .compared import Compared, Strategy, of_ranges, of_strategy, told
 from .linear import BucketRanges
+from .other_traffic import BLOCKS, WORK, OtherTraffic
 from .plan_limits import Goal, Padding, PlanLimits, read_limits
 from .plugin import PluginBuckets, plugin_buckets
 from .plugin_input import STRATEGIES
@@ -39,8 +40,14 @@ CONTEXT_ROOM = 0.1
 
 # A plan like a strategy should pad no more with later traffic either. So it pads no more in any part of the trace, and
 # with prompts that are longer or shorter by these factors, while its graphs are within the strategy's divided by FEW.
+# Whatever the graphs, other_traffic.py bounds each possible step.
 STRETCHED = ((0.8, 0.9, 1.1), (0.9, 1.1))
-FEW = {"exp": 4, "lin": 10, "pad": 10}
+FEW = {"exp": 2, "lin": 5, "pad": 5}
+ANY = 1e9  # Of a share: no bound.
+# What the file promises for requests that the trace does not have.
+ONLY = "For these requests only: others may have more padding than with exp or pad."
+OTHERS = "For any requests: prompts and sequences are padded as by exp or less, blocks to {:g} times exp or pad at most."
+SAME = "These are the buckets of strategy {}, and what it does not cover: no fewer graphs bound other requests."
 T = TypeVar("T")
 
 
@@ -61,11 +68,13 @@ class Bounds:
     """The limits of a plan.
 
     prompt, decode: from the preferred limits to the required ones. graphs: the most graphs for more than the required.
+    other: the bound for requests that the trace does not have; None if only the trace counts.
     """
 
     prompt: Levels
     decode: Levels
     graphs: float = 0
+    other: OtherTraffic | None = None
 
 
 @dataclass(frozen=True)
@@ -74,6 +83,8 @@ class BucketPlan:
 
     file: str
     server: Strategy
+    note: str  # What it promises for requests that its trace does not have.
+    same_as: str = ""  # The strategy with the same buckets.
 
     @property
     def buckets(self) -> PluginBuckets:
@@ -99,7 +110,8 @@ def hpu_bucket_plan(trace: Any, limits: Any) -> dict[str, Any]:
 
     Returns:
         ``prompt``: [batch, query, ctx] lists. ``decode``: [batch, 1, blocks] lists. ``file``: the text of the bucket
-        file. ``graphs``: their number. ``padding``: the three shares. ``compared``: graphs and padding of exp, pad,
+        file. ``same_as``: the strategy whose buckets these are, or None. ``graphs``: their number. ``padding``: the
+        three shares. ``compared``: graphs and padding of exp, pad,
         lin, and of aice_1_21 with the ranges of its launch script; an impossible strategy has None, and ``refused``.
         These are for the assumed speed. ``speeds``: a list of ``{speed, padding, compared: {strategy: padding}}``, with
         speed as a multiple of the assumed one, and the strategy of ``like`` or exp. ``held_out``: for a plan from the
@@ -123,12 +135,13 @@ def _answered(requests: list[Request], server: PlanLimits, goal: Goal, decode_st
     shapes = traffic.assumed
     strategies = {name: answer(partial(of_strategy, name, server, shapes)) for name in STRATEGIES}
     found = planned(server, traffic, goal, f"{counted(len(taken), 'request')}, {counted(shapes.steps, 'step')}")
-    most = None if found.bounds is None else [one.most for one in found.bounds.decode[-1]]
+    most = None if found.bounds is None else [one.most for one in found.bounds.decode[-1][: len(traffic.shapes)]]
     ranges = best_ranges(server, traffic.shapes, goal.max_graphs, most)
     return {
         "prompt": [list(bucket) for bucket in found.plan.buckets.prompt],
         "decode": [list(bucket) for bucket in found.plan.buckets.decode],
         "file": found.plan.file,
+        "same_as": found.plan.same_as or None,
         **found.compared.as_dict(),
         "compared": {
             **{name: told(strategies[name]) for name in ("exp", "pad", "lin")},
@@ -173,21 +186,35 @@ def planned(
     if goal.like and isinstance(strategy, InputError):
         raise refusal("", "limits.like", goal.like, f"is not a plan to compare with: {strategy}")
 
-    def made(part: Traffic) -> tuple[BucketPlan, Bounds | None]:
-        bounds = bounds_of(goal, counted, strategy, part)
-        return plan_of(server, part.shapes, goal, bounds, made_from), bounds
-
     def told_by_speed(plan: BucketPlan, part: Traffic) -> list[dict[str, Any]]:
         others = None if isinstance(strategy, InputError) else [strategy.compared(steps) for steps in part.shapes]
         return speeds_told([plan.server.compared(steps) for steps in part.shapes], name, others)
 
-    plan, bounds = made(traffic)
-    held_out, parted = None, traffic.held_out()
+    bounds = bounds_of(goal, counted, strategy, traffic, server)
+    held_out, parted, times = None, traffic.held_out(), BLOCKS[-1]
     if parted is not None:
-        part = answer(lambda: made(parted[0])[0])
-        if isinstance(part, BucketPlan):
-            held_out = {"graphs": part.graphs, "speeds": told_by_speed(part, parted[1])}
+        earlier = bounds_of(goal, counted, strategy, parted[0], server)
+        part = answer(lambda: _tested(server, parted, goal, earlier, made_from))
+        if not isinstance(part, InputError):
+            held_out = {"graphs": part[0].graphs, "speeds": told_by_speed(part[0], parted[1])}
+            times = part[1]
+    plan = plan_of(server, traffic.shapes, goal, bounds, made_from, times)
     return Planned(plan, bounds, plan.server.compared(traffic.assumed), told_by_speed(plan, traffic), held_out)
+
+
+def _tested(
+    server: PlanLimits, parted: tuple[Traffic, Traffic], goal: Goal, bounds: Bounds | None, made_from: str
+) -> tuple[BucketPlan, float]:
+    """Return the plan for a part of the requests with the fewest graphs that keeps the bound for the other part.
+
+    Also return its times. They are 0 for the buckets of the strategy, if no plan keeps the bound.
+    """
+    found = _found(server, parted[0].shapes, goal, bounds)
+    for times in (*BLOCKS, 0):
+        plan = _plan(server, found, goal, bounds, made_from, times)
+        if bounds is None or bounds.other is None or bounds.other.kept(plan.server, parted[1]):
+            break
+    return plan, times
 
 
 def speeds_told(
@@ -217,7 +244,13 @@ def _ranges_told(ranges: BucketRanges, found: Compared) -> dict[str, Any]:
     return {**{name: list(getattr(ranges, name)) for name in names}, "env": ranges.env(), **found.as_dict()}
 
 
-def bounds_of(goal: Goal, limits: PlanLimits, strategy: Strategy | InputError, traffic: Traffic) -> Bounds | None:
+def bounds_of(
+    goal: Goal,
+    limits: PlanLimits,
+    strategy: Strategy | InputError,
+    traffic: Traffic,
+    server: PlanLimits | None = None,
+) -> Bounds | None:
     """Return the allowed padding at every speed; None if the graphs are limited instead.
 
     Args:
@@ -225,6 +258,7 @@ def bounds_of(goal: Goal, limits: PlanLimits, strategy: Strategy | InputError, t
         limits: The server for which the strategy is counted.
         strategy: The strategy of ``like``.
         traffic: The steps.
+        server: The server that the buckets must cover; None: ``limits``.
     """
     if goal.max_padding is not None:
         most = goal.max_padding
@@ -237,7 +271,8 @@ def bounds_of(goal: Goal, limits: PlanLimits, strategy: Strategy | InputError, t
         compared = strategy.compared(steps)
         return Bound(steps, compared.padding, compared.prompt_work + _room(steps.prompt))
 
-    every = [bound(steps) for steps in traffic.shapes]
+    other = OtherTraffic.of(server or limits)
+    every = [*(bound(steps) for steps in traffic.shapes), Bound(other.corners(), Padding(0, 0, ANY), ANY)]
     parts = [bound(part) for parts in traffic.parts for part in parts]
     # The speed of a server only affects how prompts are split.
     some = (traffic.parts[0], traffic.parts[ASSUMED], traffic.parts[-1])
@@ -247,7 +282,8 @@ def bounds_of(goal: Goal, limits: PlanLimits, strategy: Strategy | InputError, t
     }
     best_kept, kept = ([*every, *(one for times in level for one in longer[times])] for level in STRETCHED)
     best_kept += [bound(part) for parts in some for part in parts]
-    return Bounds([best_kept, kept, every], [parts, every], strategy.graphs / FEW[goal.like])
+    levels = [best_kept, kept, every], [[*parts, every[-1]], every]
+    return Bounds(*levels, strategy.graphs / FEW[goal.like], other)
 
 
 def _stretched(steps: Shapes, times: float, limits: PlanLimits) -> Shapes:
@@ -291,7 +327,12 @@ def phases_of(server: PlanLimits, prompts: Sequence[Shapes], decodes: Sequence[S
 
 
 def plan_of(
-    server: PlanLimits, shapes: Sequence[Shapes], goal: Goal, bounds: Bounds | None, made_from: str
+    server: PlanLimits,
+    shapes: Sequence[Shapes],
+    goal: Goal,
+    bounds: Bounds | None,
+    made_from: str,
+    times: float = BLOCKS[0],
 ) -> BucketPlan:
     """Return the plan for some steps.
 
@@ -301,42 +342,78 @@ def plan_of(
         goal: Its max_graphs applies if ``bounds`` is None.
         bounds: The allowed padding.
         made_from: The origin of the traffic, for a comment in the file.
+        times: The most times of blocks, as OtherTraffic has it; 0: the buckets of ``like``.
 
     Raises:
         InputError: The goal cannot be reached.
     """
+    return _plan(server, _found(server, shapes, goal, bounds), goal, bounds, made_from, times)
+
+
+def _several(server: PlanLimits) -> list[Bucket]:
     # A trace has no information about several prompts per step. All possible ones get the fewest buckets.
-    several = [(batch, query, server.most_context(1)) for batch, query in server.prompt_batches()]
-    if bounds is None:
-        graphs = (goal.max_graphs or 0) - len(several)
-        if graphs < 2:
-            least = f"is below {2 + len(several)}, the fewest that cover every step of this server"
-            raise refusal("", "limits.max_graphs", goal.max_graphs, least)
-        plans = [search.values(places) for search, places in best(phases_of(server, shapes, shapes), graphs)]
-    else:
-        plans = _within_bounds(server, bounds, bounds.graphs - len(several))
-    prompt: list[Bucket] = [(1, query, ctx) for query, ctx in plans[0]]
-    decode: list[Bucket] = [(batch, 1, server.kept_blocks(batch, blocks)) for batch, blocks in plans[1]]
-    text = _text(BucketGrid.of([*prompt, *several]), BucketGrid.of(decode), server, made_from)
+    return [(batch, query, server.most_context(1)) for batch, query in server.prompt_batches()]
+
+
+def _found(
+    server: PlanLimits, shapes: Sequence[Shapes], goal: Goal, bounds: Bounds | None
+) -> list[list[tuple[int, int]]]:
+    """Return the buckets of prompts and of decode steps with which a trace has the goal."""
+    several = len(_several(server))
+    if bounds is not None:
+        return _within_bounds(server, bounds, bounds.graphs - several)
+    graphs = (goal.max_graphs or 0) - several
+    if graphs < 2:
+        least = f"is below {2 + several}, the fewest that cover every step of this server"
+        raise refusal("", "limits.max_graphs", goal.max_graphs, least)
+    return [search.values(places) for search, places in best(phases_of(server, shapes, shapes), graphs)]
+
+
+def _plan(
+    server: PlanLimits,
+    found: list[list[tuple[int, int]]],
+    goal: Goal,
+    bounds: Bounds | None,
+    made_from: str,
+    times: float,
+) -> BucketPlan:
+    other, note = bounds.other if bounds else None, ONLY
+    if other is not None:
+        prompts, decodes = phases_of(server, [], [])
+        found = [other.guarded(found[0], prompts, WORK), other.guarded(found[1], decodes, times or BLOCKS[-1])]
+        note = OTHERS.format(times or BLOCKS[-1])
+    prompt: list[Bucket] = [(1, query, ctx) for query, ctx in found[0]]
+    decode: list[Bucket] = [(batch, 1, server.kept_blocks(batch, blocks)) for batch, blocks in found[1]]
+    plan = _read(server, BucketGrid.of([*prompt, *_several(server)]), BucketGrid.of(decode), made_from, note)
+    same = other.completed(goal.like, found) if other and goal.like else None
+    if goal.like is None or same is None or (times and plan.graphs < sum(map(len, same))):
+        return plan
+    return replace(_read(server, *same, made_from, SAME.format(goal.like)), same_as=goal.like)
+
+
+def _read(server: PlanLimits, prompt: BucketGrid, decode: BucketGrid, made_from: str, note: str) -> BucketPlan:
+    text = _text(prompt, decode, server, made_from, note)
     given = server.server("file", text)
-    return BucketPlan(text, Strategy(given, plugin_buckets(given)))
+    return BucketPlan(text, Strategy(given, plugin_buckets(given)), note)
 
 
 def _within_bounds(server: PlanLimits, bounds: Bounds, graphs: float) -> list[list[tuple[int, int]]]:
     """Return the buckets that keep the most preferred limits within a number of graphs."""
 
+    fixed = bounds.other.corners() if bounds.other else Shapes({}, {})
+
     @cache
     def prompts(level: int) -> list[tuple[int, int]] | None:
         kept = bounds.prompt[level]
         most = [(one.most.prompt_tokens, one.work) for one in kept]
-        found = fewest(phases_of(server, [one.steps for one in kept], [])[0], most)
+        found = fewest(replace(phases_of(server, [one.steps for one in kept], [])[0], fixed=[*fixed.prompt]), most)
         return _values("prompt_tokens", found, most, level == len(bounds.prompt) - 1)
 
     @cache
     def decodes(level: int) -> list[tuple[int, int]] | None:
         kept = bounds.decode[level]
         most = [(one.most.decode_batch, one.most.decode_blocks) for one in kept]
-        found = fewest(phases_of(server, [], [one.steps for one in kept])[1], most)
+        found = fewest(replace(phases_of(server, [], [one.steps for one in kept])[1], fixed=[*fixed.decode]), most)
         return _values("decode_batch and decode_blocks", found, most, level == len(bounds.decode) - 1)
 
     plans = []
@@ -361,10 +438,11 @@ def _values(
     raise refusal("", "limits", None, f"no bucket plan was found that pads {what} by no more than {shares}; allow more")
 
 
-def _text(prompt: BucketGrid, decode: BucketGrid, server: PlanLimits, made_from: str) -> str:
+def _text(prompt: BucketGrid, decode: BucketGrid, server: PlanLimits, made_from: str, note: str) -> str:
     """Return the bucket file, with one line per set of values that forms a product."""
     lines = [
         f"# Planned by hpu_bucket_plan from {made_from}.",
+        f"# {note}",
         f"# For max_num_seqs {server.max_num_seqs}, max_num_prefill_seqs {server.max_num_prefill_seqs}, "
         f"max_model_len {server.max_model_len}, max_num_batched_tokens {server.max_num_batched_tokens},",
         f"# block_size {server.block_size}, num_hpu_blocks {server.num_hpu_blocks}, "

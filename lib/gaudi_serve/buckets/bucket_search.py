@@ -57,7 +57,7 @@ class Search:
                 by_y[y] += count / steps
         grids: list[ShapeField] = []
         for many in GRIDS[level]:
-            xs, ys = (grids[0].xs, grids[0].ys) if grids else ([], [])
+            xs, ys = (grids[0].xs, grids[0].ys) if grids else ([x for x, _ in phase.fixed], [y for _, y in phase.fixed])
             xs = places_of(by_x, phase.most_x, many[0], phase.least_x, xs)
             tops = {phase.top(min(x + more, phase.most_x)) for x in (0, *xs) for more in (0, 1) if x + more}
             ys = places_of(by_y, max(tops), many[1], 0 if phase.falling else 1, [*tops, *ys])

@@ -37,6 +37,7 @@ class Phase:
         measures: two kinds of padded work of a bucket. A step's padding is the bucket's minus the shape's. The first
             depends only on x, and the second does not fall as y grows.
         worth: the weight of each share of padding in the sum to minimise.
+        fixed: places that every grid has.
     """
 
     shapes: Sequence[Mapping[Shape, int]]
@@ -47,6 +48,7 @@ class Phase:
     least_x: int
     measures: tuple[Callable[[int, int], int], Callable[[int, int], int]]
     worth: tuple[float, float]
+    fixed: Sequence[Shape] = ()
 
     def real(self) -> list[tuple[int, int]]:
         """Return, by speed, the real work of all steps in both measures."""

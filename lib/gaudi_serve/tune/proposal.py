@@ -29,7 +29,7 @@ class Proposal:
     refuse. shapes: the steps. today: the present buckets. planned: the padding of the plan. prompt: (tokens, blocks of
     context) and decode: (sequences, blocks), its buckets. strategies: those of the plugin, by name. text: the file to
     review. speed: the assumed speed of the server, in words. beside: the buckets with which speeds and held_out are
-    compared, as hpu_bucket_plan returns them.
+    compared, as hpu_bucket_plan returns them. note: what the plan promises for other requests.
     """
 
     target: Target
@@ -47,6 +47,7 @@ class Proposal:
     beside: str
     speeds: Sequence[Mapping[str, Any]]
     held_out: Mapping[str, Any] | None
+    note: str
 
 
 def read_goal(asked: Mapping[str, Any]) -> Goal | None:
@@ -129,6 +130,7 @@ def _planned_list(target: Target, traffic: Traffic, wanted: Goal | None, made_fr
         "beside": goal.like or "exp",
         "speeds": found.speeds,
         "held_out": found.held_out,
+        "note": found.plan.note,
     }
 
 
@@ -201,6 +203,7 @@ def _planned_ranges(target: Target, traffic: Traffic, wanted: Goal | None, made_
         "beside": asked.beside,
         "speeds": asked.told(ranges, traffic),
         "held_out": asked.held_out(traffic),
+        "note": "These ranges are for these requests: others may have more padding than today.",
     }
 
 

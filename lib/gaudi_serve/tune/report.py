@@ -66,7 +66,7 @@ def tune_report(
         return {"lines": [], "errors": [str(problem)], "files": [], "plan": {}}
     aim = plan.target
     path = f"{folder}/{aim.name}.{'env.yml' if aim.ranges else 'buckets'}"
-    lines = [*_head(plan), *notes, *_left_out(fleet, aim), "", *_table(plan), "", *_speeds(plan), ""]
+    lines = [*_head(plan), *notes, *_left_out(fleet, aim), "", *_table(plan), "", *_speeds(plan), "", plan.note, ""]
     files = [{"path": path, "content": plan.text}, {"path": f"{folder}/{aim.name}.svg", "content": picture(plan)}]
     return {
         "lines": [*lines, *_next(plan, path, str(asked.get("inventory_dir") or ""))],
