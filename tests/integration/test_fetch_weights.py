@@ -74,6 +74,22 @@ def test_fetched_once_and_verified(host: Host, hub: Any) -> None:
     assert hub.sent == []
 
 
+def test_a_single_file_is_fetched_from_a_mirror_with_its_checksum(tmp_path: Path, hub: Any) -> None:
+    path = f"Qwen/QwQ-32B/{COMMIT}/model-1.safetensors"
+    content = (hub.root / path).read_bytes()
+    source = {"kind": "file", "url": f"https://{path}", "sha256": hashlib.sha256(content).hexdigest()}
+    host = Host(tmp_path, {**source, "endpoint": f"{hub.url}/cdn"})
+    assert host.run(source={**host.job["source"], "sha256": "0" * 64})["msg"].count("is not what its checksum requires")
+    assert not host.target.exists()
+    hub.busy = 1
+    assert host.run()["changed"] is True
+    assert contents(host.target) == {"model-1.safetensors": content}
+    assert host.run()["changed"] is False
+    gone = host.run(source={**host.job["source"], "url": f"https://{path}.gone"})
+    assert "has no such file (404); nothing on the host has been changed" in gone["msg"]
+    assert contents(host.target) == {"model-1.safetensors": content}
+
+
 def test_revision_is_recorded(tmp_path: Path, hub: Any) -> None:
     host = Host(tmp_path, {"kind": "hub", "repo": "Qwen/QwQ-32B", "endpoint": hub.url})
     assert host.run()["revision"] == COMMIT

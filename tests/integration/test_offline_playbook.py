@@ -10,6 +10,7 @@ import forked
 import pytest
 from gaudi_serve.host.observe_mirror import APT_LIST, AUTHORITY, KEY
 from gaudi_serve.stages.offline import ARMOUR, PEM
+from helpers.plans import TINY
 from helpers.simulated.fleet import ROOT, change, fleet, state_of
 
 URL = "https://mirror.site:8443"
@@ -115,6 +116,13 @@ def test_a_bundle_is_listed_from_outside_with_the_inventory_of_the_site(tmp_path
         # The connected machine has nothing by which hosts trust the mirror, and does not reach it.
         own = {"gaudi_offline": offline, "gaudi_mirror_url": URL, "gaudi_mirror_trust": "/nowhere"}
         environment = fleet(folder, 1, driver_repository=vendor, **own)
+        path = folder / "hosts.json"
+        inventory = json.loads(path.read_text(encoding="utf-8"))
+        source = {"kind": "hub", "repo": "openai/gpt-oss-20b", "revision": "0123456789" * 4}
+        model = {"weights": "/data/gpt-oss", "config": {**TINY, "model_type": "gpt_oss"}, "source": source}
+        inventory["all"]["vars"]["vllm_models"][0] |= {**model, "weight_bytes": 6_000_000}
+        path.write_text(json.dumps(inventory), encoding="utf-8")
         run(folder, environment, "playbooks/bundle.yml", "-e", f"bundle={folder}/out")
         lists.append(json.loads((folder / "out/manifest.json").read_text())["items"])
     assert lists[0] == lists[1] and "mirror.site" not in json.dumps(lists)
+    assert "o200k_base.tiktoken" in {one["name"] for one in lists[0] if one["kind"] == "download"}

@@ -25,7 +25,7 @@ CLIENTS = "roles/model_weights/files/requirements.txt"
 
 def weights(host: BundleHost) -> list[Item]:
     """Return the weights that a host downloads, and the programs for the download."""
-    found: list[Item] = [item for item, _ in sources_of(host)]
+    found: list[Item] = [item for item, _ in sources_of(host)] + _files(host)
     kinds = {source["kind"] for _, source in sources_of(host)}
     for target in weights_targets(host.known["model_weights_models"] or []):
         if target["step"] == "calibrate":
@@ -39,10 +39,26 @@ def sources_of(host: BundleHost) -> list[tuple[Item, Mapping[str, Any]]]:
     sizes, found = _sizes(host), []
     for target in weights_targets(host.known["model_weights_models"] or []):
         source = target["source"]
-        if target["step"] in ("fetch", "measure") and source["kind"] != "path":
+        if target["step"] in ("fetch", "measure") and source["kind"] not in ("path", "file"):
             size = sizes.get(target["target"]) or sizes.get(str(target.get("for")))
             found.append((_item(host, target, size if target["step"] == "fetch" else None), source))
     return found
+
+
+def _files(host: BundleHost) -> list[Item]:
+    """Return the single files that a host downloads."""
+    targets = [
+        one for one in weights_targets(host.known["model_weights_models"] or []) if one["source"]["kind"] == "file"
+    ]
+    return [
+        Item(
+            *("download", source["url"].rpartition("/")[2], f"sha256:{source['sha256']}", source["url"]),
+            need=host.need("model_weights", target["name"]),
+            pinned=True,
+        )
+        for target in targets
+        for source in (target["source"],)
+    ]
 
 
 def _item(host: BundleHost, target: Mapping[str, Any], size: int | None) -> Item:

@@ -15,6 +15,7 @@ from typing import Any
 
 from ..core.run import read_text, run
 from ..model.config_json import ADAPTER, CONFIGS, DEEPEST, of_params, sound
+from ..model.vocabulary import facts
 from ..platforms import platform_among, platforms_here
 from .weights_names import MANIFEST
 
@@ -155,7 +156,7 @@ def weights_read(paths: list[str]) -> tuple[dict[str, Any], dict[str, str]]:
             # The record has the sizes of its files, which stage model_weights compares.
             damaged = [] if recorded else damaged_files(Path(path))
             known = {"recorded": recorded, "content": content, "damaged": damaged}
-            found[path] = {"config": config, "bytes": size, **known, **adapter}
+            found[path] = {"config": config, "bytes": size, **known, **adapter, **facts(path, config)}
         except json.JSONDecodeError as problem:
             unread[path] = f"{file.name}: line {problem.lineno}, column {problem.colno}: {problem.msg}"
         except RecursionError:

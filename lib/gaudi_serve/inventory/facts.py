@@ -201,6 +201,7 @@ WEIGHTS = {
         "must be a LoRA adapter's adapter_config.json, with numbers below 10^15",
         None,
     ),
+    "vocabulary": Rule(is_flag, "must be true or false, without quotes", None),
 }
 UNDEFINED = re.compile(r"'\w+' is undefined")
 # Further facts of gaudi_facts that planning does not read.

@@ -9,9 +9,8 @@ from ..core.errors import Problem
 from .adapters import hub_names
 from .architecture import Architecture
 from .draft import WITHOUT_WEIGHTS, Speculation
+from .vocabulary import ENCODINGS, FILE, missing_folder
 
-# Folders in which a server looks for the vocabulary of gpt-oss, which its weights lack (openai/harmony#95).
-VOCABULARY = ("TIKTOKEN_ENCODINGS_BASE", "TIKTOKEN_RS_CACHE_DIR")
 FOLDER = "give a folder of this host, which a mount provides"
 
 
@@ -23,9 +22,9 @@ def fetched(spec: Mapping[str, Any], architecture: Architecture) -> list[Problem
         (key, name, FOLDER) for key, name in named.items() if isinstance(name, str) and not name.startswith("/")
     ]
     found += [("lora_modules", name, "name it in adapters, with its source and a folder") for name in hub_names(spec)]
-    if "gpt_oss" in (architecture.kind, architecture.inner_kind) and not {*VOCABULARY} & {*(spec.get("env") or {})}:
-        remedy = "set it to a mounted folder with o200k_base.tiktoken, the vocabulary that gpt-oss's weights lack"
-        found.append((f"env: {VOCABULARY[0]}", None, remedy))
+    if missing_folder(spec, [(str(spec.get("weights")), architecture)]):
+        remedy = f"set it to a mounted folder with {FILE}, the vocabulary that gpt-oss's weights lack"
+        found.append((f"env: {ENCODINGS}", None, remedy))
     return found
 
 

@@ -267,6 +267,7 @@ class Weights:
 
     config: its config.json. bytes: of its safetensors files, or of an adapter's adapter_model.bin. content: digest of
     its record. damaged: files that cannot be complete, with the reasons. adapter: its adapter_config.json, or None.
+    vocabulary: whether the folder with the model's vocabulary is complete; None if unknown, or it needs none.
     """
 
     config: Mapping[str, Any] = field(default_factory=dict)
@@ -274,13 +275,14 @@ class Weights:
     content: str | None = None
     damaged: tuple[str, ...] = ()
     adapter: Mapping[str, Any] | None = None
+    vocabulary: bool | None = None
 
     @classmethod
     def of(cls, facts: Mapping[str, Any]) -> Weights:
         """Return the folder of an entry of ``gaudi_host.weights``."""
         damaged = tuple(map(str, facts.get("damaged") or ()))
         config, size = facts.get("config") or {}, int(facts.get("bytes") or 0)
-        return cls(config, size, facts.get("content"), damaged, facts.get("adapter"))
+        return cls(config, size, facts.get("content"), damaged, facts.get("adapter"), facts.get("vocabulary"))
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,8 @@ from ..model.paths import on_host, spec_paths
 from ..model.shared import named_key
 from ..model.spec import Spec
 from ..model.vllm_options import AUTO_LENGTH, AUTO_LENGTH_SINCE, OPTION_NAMES
-from ..model.weights import WeightsFacts
+from ..model.vocabulary import ENCODINGS, FILE, folder_of
+from ..model.weights import WeightsFacts, here
 from ..platforms import PLATFORMS, Platform, platform_of
 from ..platforms.releases import made_for, rows_of
 from .loads import load_problems
@@ -34,18 +35,22 @@ def checked(requests: Sequence[ResolvedModel], site: Site, weights_come: bool) -
         (
             request,
             host_problems(request.spec, site.host, request.weights, site.release, weights_come)
-            + (_fetched(request) if site.offline else []),
+            + (_fetched(request, site.host, weights_come) if site.offline else []),
         )
         for request in requests
     ]
     return [mistake for request, problems in found for mistake in request.mistakes(problems)]
 
 
-def _fetched(request: ResolvedModel) -> list[Problem]:
+def _fetched(request: ResolvedModel, host: Host, come: bool) -> list[Problem]:
     """Return the problems with what the server would fetch from the internet, where there is none."""
     problems: list[Problem] = []
     for place, (one, weights) in enumerate(zip(request.spec.served, request.weights, strict=False)):
-        for key, value, allowed in offline_problems(one, weights.architecture):
+        found = offline_problems(one, weights.architecture)
+        if not come and here(one, host).vocabulary is False and one["env"].get(ENCODINGS) == folder_of(one.weights):
+            allowed = f"has no {FILE} on this host; playbooks/weights.yml fetches it"
+            found.append((f"env: {ENCODINGS}", folder_of(one.weights), allowed))
+        for key, value, allowed in found:
             name, whose = named_key(request.spec, place, key)
             problems.append((name, value, whose + allowed))
     return problems

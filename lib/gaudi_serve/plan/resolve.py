@@ -12,6 +12,7 @@ from ..model.adapters import ADAPTERS, names_of, with_adapters
 from ..model.host import Host
 from ..model.shared import SHARED, key_of, members, with_name
 from ..model.vllm_options import AUTO_LENGTH, AUTO_LENGTHS
+from ..model.vocabulary import with_vocabulary
 from ..model.weights import WeightsFacts
 from ..platforms import platform_of
 from ..platforms.base import OF_VLLM
@@ -67,6 +68,8 @@ def _resolved(given: Any, site: Site) -> tuple[ResolvedModel | None, list[Mistak
     full = spread(full, site.addresses(full))
     full = with_adapters(full, site.host, stated_version(full))
     weights = tuple(WeightsFacts.of(one, site.host) for one in full.served)
+    # A server with internet fetches its vocabulary itself, and keeps the launch that it has.
+    full = with_vocabulary(full, [one.architecture for one in weights]) if site.offline else full
     return ResolvedModel(full, frozenset(spec), bad, notes, weights), found
 
 

@@ -17,8 +17,10 @@ from ..core.run import sha256_text
 from ..core.templates import file_of
 from ..host.weights_names import OLD, PARTIAL, refused
 from ..model.adapters import adapters_of
+from ..model.architecture import Architecture
 from ..model.host import Host
 from ..model.shared import members
+from ..model.vocabulary import SOURCE, missing_folder
 from ..platforms.hl_smi import GENERATION
 from .base import Given, Known, Pending, Stage
 from .reset import model_weights_reset
@@ -26,6 +28,8 @@ from .reset import model_weights_reset
 # Cards whose FP8 format differs from that of published weights; Gaudi3 serves the originals.
 GAUDI2, GAUDI3 = (tuple(name for name, kind in GENERATION.items() if kind == one) for one in ("GAUDI2", "GAUDI3"))
 CONVERTED = "-G2"
+# Kinds of sources that have mirrors.
+MIRRORED = ("hub", "modelscope", "file")
 # Addresses to which a token may be sent in clear text: the host itself only.
 LOOPBACK = ("localhost", "127.0.0.1", "::1")
 # Reasons of steps that replace an existing folder.
@@ -42,6 +46,7 @@ def weights_sources(
     images: Sequence[Mapping[str, Any]] = (),
     host: Mapping[str, Any] | None = None,
     release: str | None = None,
+    downloads: str | None = None,
 ) -> list[dict[str, Any]]:
     """Return the models whose weights must be fetched, with their catalog entries and mirrors merged.
 
@@ -54,14 +59,16 @@ def weights_sources(
         images: the result of filter vllm_images; a model may name a built image without its tag.
         host: ``gaudi_host``; with the release, it selects the engine, which decides on conversions.
         release: such as 1.24.1.
+        downloads: the mirror's folder of single files, empty for their own addresses; None if servers fetch their
+            vocabularies themselves.
 
     Returns:
         One ``{name, weights, image, source}`` for each folder; models that share a folder share it.
     """
     found: dict[str, dict[str, Any]] = {}
     names = {entry["alias"]: entry["name"] for entry in images if "alias" in entry}
-    for full in _to_bring(models, catalog, defaults, here or {}, Host.of(host or {}), release):
-        source = _mirrored(full["source"], endpoints or {})
+    for full in _to_bring(models, catalog, defaults, here or {}, Host.of(host or {}), release, downloads is not None):
+        source = _mirrored(full["source"], {**(endpoints or {}), "file": downloads or ""})
         name, path = str(full.get("name")), str(full["weights"]).rstrip("/")
         if path in found and found[path]["source"] != source:
             allowed = f"differs from that of model {found[path]['name']}, which has the same weights {path}"
@@ -80,6 +87,7 @@ def _to_bring(
     here: Mapping[str, Any],
     host: Host,
     release: str | None,
+    vocabulary: bool,
 ) -> Iterator[dict[str, Any]]:
     """Yield the complete models that have a source; the plan reports errors in the others."""
     for given in models if isinstance(models, list) else []:
@@ -93,6 +101,15 @@ def _to_bring(
         for adapter in adapters_of(full):
             if isinstance(adapter.source, Mapping):
                 yield {"name": full.get("name"), "weights": adapter.folder, "source": adapter.source}
+        if vocabulary and (folder := _vocabulary(full, here)):
+            yield {"name": full.get("name"), "weights": folder, "source": SOURCE}
+
+
+def _vocabulary(full: Mapping[str, Any], here: Mapping[str, Any]) -> str | None:
+    """Return the folder of the vocabulary that the server of a model needs, and that its user does not provide."""
+    pairs = ((one.get("weights"), one.get("config")) for one in (full, *members(full)))
+    found = [(str(path), (here.get(str(path)) or {}).get("config") or config) for path, config in pairs]
+    return missing_folder(full, [(path, Architecture.of(one)) for path, one in found if isinstance(one, Mapping)])
 
 
 def _by_hand(given: Mapping[str, Any], full: Mapping[str, Any], here: Mapping[str, Any]) -> bool:
@@ -104,7 +121,7 @@ def _by_hand(given: Mapping[str, Any], full: Mapping[str, Any], here: Mapping[st
 def _mirrored(source: Mapping[str, Any], endpoints: Mapping[str, str]) -> dict[str, Any]:
     """Return a source, and its measurement files, with the mirror of its kind."""
     kind, told = source.get("kind"), dict(source)
-    if isinstance(kind, str) and kind in ("hub", "modelscope") and endpoints.get(kind) and not source.get("endpoint"):
+    if isinstance(kind, str) and kind in MIRRORED and endpoints.get(kind) and not source.get("endpoint"):
         told["endpoint"] = endpoints[kind]
     if source.get("measurement"):
         told["measurement"] = _mirrored({"kind": "hub", **source["measurement"]}, endpoints)
@@ -176,7 +193,7 @@ def weights_refusal(
     reasons = []
     for model in sources:
         label = f"{host_name}: model {model['name']}"
-        told = source_problem(model["source"])
+        told = None if _plain(model["source"]) == SOURCE else source_problem(model["source"])
         if told:
             reasons.append(f"{label}: source: {told}")
             continue

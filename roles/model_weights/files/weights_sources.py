@@ -14,7 +14,8 @@ import urllib.parse
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
-from urllib.request import getproxies_environment, proxy_bypass_environment
+from urllib.error import HTTPError
+from urllib.request import Request, getproxies_environment, proxy_bypass_environment, urlopen
 
 from weights_common import (
     CHUNK,
@@ -337,6 +338,44 @@ class Folder(Source):
             os.fsync(copy.fileno())
 
 
+class File(Source):
+    """One file at an address, with its checksum. ``endpoint`` is a mirror that has it below the name of its server."""
+
+    workers = 1
+    says = "its checksum requires"
+
+    def __init__(self, job: dict[str, Any], partial: Path, log: Log) -> None:
+        super().__init__(job, partial, log)
+        url, mirror = self.source["url"], self.source.get("endpoint")
+        self.endpoint = f"{mirror}/{url.partition('://')[2]}" if mirror else url
+
+    def files(self, revision: str | None) -> tuple[str | None, list[Item]]:
+        """Return the file, with the size that its server states."""
+        with self.open("HEAD") as answer:
+            size = int(answer.headers["Content-Length"])
+        return None, [Item(safe_name(self.endpoint.rpartition("/")[2]), size, self.source["sha256"])]
+
+    def fetch(self, item: Item, part: Path) -> None:
+        """Fetch the file, or the rest of it. The checksum notices a server that ignores where it should begin."""
+        begin = part.stat().st_size if part.exists() else 0
+        try:
+            with self.open("GET", {"Range": f"bytes={begin}-"} if begin else {}) as answer, part.open("ab") as handle:
+                shutil.copyfileobj(answer, handle, CHUNK)
+        except (OSError, http.client.HTTPException) as problem:
+            raise self.unreached(problem) from None
+
+    def open(self, method: str, headers: dict[str, str] | None = None) -> Any:
+        """Return the server's answer."""
+        try:
+            return urlopen(Request(self.endpoint, method=method, headers=headers or {}), timeout=30)  # noqa: S310
+        except HTTPError as problem:
+            if problem.code in (404, 410):
+                raise self.vanished(f"{self.endpoint} has no such file ({problem.code})") from None
+            raise RetryableError(f"{self.endpoint}: status {problem.code}") from None
+        except OSError as problem:
+            raise self.unreached(problem) from None
+
+
 class Neighbour(Source):
     """A source host, which has fetched the folder and serves it during the run."""
 
@@ -414,4 +453,4 @@ def _ping(job: dict[str, Any], end: threading.Event) -> None:
             return
 
 
-KINDS: dict[str, type[Source]] = {"hub": Hub, "modelscope": ModelScope, "git": Git, "path": Folder}
+KINDS: dict[str, type[Source]] = {"hub": Hub, "modelscope": ModelScope, "git": Git, "path": Folder, "file": File}

@@ -265,6 +265,14 @@ class Host:
             **{"sysctl_others": [], "hugepage_kib": 2048, "mem_total_kib": 2**30, "cpuidle_driver": "intel_idle"},
         }
 
+    def see_weights(self) -> dict[str, Any]:
+        """Return that no folder of weights was looked at."""
+        return {
+            "folders": {},
+            "tools": {"git": True, "git_lfs": True, "venv_module": True, "clients": ""},
+            "address": None,
+        }
+
     def see_runtime(self) -> dict[str, Any]:
         """Return an engine that someone has repaired."""
         path = "/usr/bin/habana-container-runtime"
