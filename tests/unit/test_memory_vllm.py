@@ -31,6 +31,7 @@ CARDS = {
     "NVIDIA GeForce RTX 4090": (24564, "8.9"),
     "NVIDIA GeForce RTX 3090": (24576, "8.6"),
     "Tesla T4": (15360, "7.5"),
+    "NVIDIA GB10": (124610, "12.1"),
     "AMD Instinct MI300X": (196592, "gfx942"),
 }
 QWEN3_8B = {
@@ -83,13 +84,14 @@ def memory(*args: Any, **keys: Any) -> dict[str, Any]:
 
 def reported(case: dict[str, Any], **keys: Any) -> dict[str, Any]:
     """Return what is planned for a server of which others have reported the start."""
-    card, weights = REPORTS["cards"][case["card"]], REPORTS["models"][case["model"]]
+    weights = REPORTS["models"][case["model"]]
     keys = {"tensor_parallel_size": 1, **case["options"], **keys}
     spec = Spec({"name": "m", "weights": "/w", "launch_profile": "vllm", **keys})
-    cards = [Card(number, **card) for number in range(spec.cards)]
+    names = case.get("cards") or [case["card"]] * spec.cards
+    cards = [Card(number, **REPORTS["cards"][name]) for number, name in enumerate(names)]
     model = Architecture.of(weights["config"])
     assert model.problems == ()
-    found = plan_vllm(Planned(spec, {}, cards, model, int(weights["gib"] * GIB), 0, case["release"]))
+    found = plan_vllm(Planned(spec, case.get("env", {}), cards, model, int(weights["gib"] * GIB), 0, case["release"]))
     assert found is not None
     return found
 
@@ -99,19 +101,23 @@ def difference(case: dict[str, Any]) -> float:
     found = reported(case)
     if "kv_gib" in case:
         return float(found["kv_cache_gib"] / case["kv_gib"] - 1)
+    if "longest" in case:
+        return float(found["longest_model_len"] / case["longest"] - 1)
     return float(found["kv_tokens"] / case["kv_tokens"] - 1)
 
 
 def row(case: dict[str, Any]) -> str:
     """Return the line of a report in docs/explanation/memory.md."""
     found, options = reported(case), dict(case["options"])
-    name = REPORTS["cards"][case["card"]]["name"].removeprefix("NVIDIA ")
-    said = ", ".join(f"{key} {value}" for key, value in options.items())
-    measured, predicted = (
-        (f"{case['kv_gib']} GiB", f"{found['kv_cache_gib']} GiB")
-        if "kv_gib" in case
-        else (f"{case['kv_tokens']} tokens", f"{found['kv_tokens']} tokens")
-    )
+    names = [REPORTS["cards"][card]["name"].removeprefix("NVIDIA ") for card in case.get("cards") or [case["card"]]]
+    name = ", ".join(names)
+    said = ", ".join(f"{key} {value}" for key, value in {**options, **case.get("env", {})}.items())
+    if "kv_gib" in case:
+        measured, predicted = f"{case['kv_gib']} GiB", f"{found['kv_cache_gib']} GiB"
+    elif "longest" in case:
+        measured, predicted = f"a context of {case['longest']}", f"a context of {found['longest_model_len']}"
+    else:
+        measured, predicted = f"{case['kv_tokens']} tokens", f"{found['kv_tokens']} tokens"
     cells = (name, case["model"], case["release"], said, measured, predicted, f"{difference(case):+.1%}")
     return f"| {' | '.join(cells)} |"
 
@@ -537,3 +543,57 @@ def test_groups_of_compressed_tensors_are_not_split_either(ignored: list[str], s
     spec = {"name": "m", "weights": "/w", "image": "vllm/vllm-openai:v0.33.0", "tensor_parallel_size": 8}
     errors = vllm_plan([spec], host, host_name="g")["errors"]
     assert [error["message"].endswith(said) for error in errors] == ([True] if said else [])
+
+
+def test_every_card_has_the_rotary_angles_of_the_whole_context() -> None:
+    long = {**QWEN3_8B, "max_position_embeddings": 10 * 2**20}
+    one, two = (memory(long, 15.27, max_model_len=8192, tensor_parallel_size=cards) for cards in (1, 2))
+    # 10 Mi positions of 128 numbers of 2 bytes are 2.5 GiB.
+    assert one["weights_gib"] == pytest.approx(15.27 + 2.5, abs=0.1)
+    assert two["weights_gib"] == pytest.approx(15.27 / 2 + 2.5, abs=0.1)
+
+
+def test_layers_that_only_guess_have_sixteen_bits_where_they_are_not_quantised() -> None:
+    config = {**QWEN3_30B_A3B, "mtp_num_hidden_layers": 1, "quantization_config": {"quant_method": "modelopt"}}
+    left_out = {**config, "quantization_config": {"quant_method": "modelopt", "exclude_modules": ["mtp*"]}}
+    said = {"speculative_config": {"method": "mtp", "num_speculative_tokens": 1}}
+    quantised, whole, guessing = memory(config, 18), memory(left_out, 18), memory(left_out, 18, **said)
+    # 128 experts of 3 * 2048 * 768 numbers have 1.1 GiB in 16 bits.
+    assert guessing["weights_gib"] - whole["weights_gib"] == pytest.approx(1.15, abs=0.1)
+    assert guessing["weights_gib"] - quantised["weights_gib"] == pytest.approx(18 / 49, abs=0.1)
+
+
+@pytest.mark.parametrize(("card", "factor"), [("NVIDIA H100 80GB HBM3", 768 / 720), ("NVIDIA A100-SXM4-80GB", 1.138)])
+def test_experts_of_mxfp4_are_padded_on_each_card(card: str, factor: float) -> None:
+    experts = Architecture.of(GPT_OSS).mxfp4_bytes / GIB / 4
+    found = memory(GPT_OSS, 12.82, card=card, release="0.19.0", tensor_parallel_size=4, max_model_len=8192)
+    assert found["weights_gib"] == pytest.approx(12.82 / 4 + experts * (factor - 1), abs=0.12)
+
+
+@pytest.mark.parametrize(
+    ("release", "fits"), [("0.13.0", True), ("0.14.0", False), ("0.15.1", False), ("0.16.0", True)]
+)
+def test_two_releases_compare_the_cache_of_all_layers_with_one_stage(release: str, fits: bool) -> None:
+    keys = {"pipeline_parallel_size": 2, "gpu_memory_utilization": 0.36, "max_model_len": 140000}
+    found = memory({**QWEN3_8B, "max_position_embeddings": 140000}, 15.27, release=release, **keys)
+    # 140,000 tokens of 144 KiB have 19.2 GiB, and a stage has half of them.
+    assert 10 < found["kv_cache_gib"] < 19
+    assert (found["fits"], found["longest_model_len"] < 140000) == (fits, not fits)
+    assert fits or 0 < found["short_by_gib"] < 9
+    auto = memory(
+        {**QWEN3_8B, "max_position_embeddings": 140000}, 15.27, release=release, **{**keys, "max_model_len": -1}
+    )
+    assert auto["fits"] and auto["max_model_len"] == found["longest_model_len"]
+
+
+def test_programs_of_a_server_take_memory_of_a_card_that_is_the_hosts() -> None:
+    found = [memory(QWEN3_8B, 15.27, card="NVIDIA GB10", release=one)["reserved_gib"] for one in ("0.11.2", "0.12.0")]
+    assert found[1] - found[0] == pytest.approx(3.0, abs=0.2)
+
+
+def test_cards_share_the_work_of_encoding_images() -> None:
+    seeing = {**QWEN35_27B, "model_type": "qwen3_5", "vision_config": {"hidden_size": 1152, "num_hidden_layers": 27}}
+    keys: dict[str, Any] = {"release": "0.22.0", "card": "NVIDIA GeForce RTX 4090", "gpu_memory_utilization": 0.9}
+    keys |= {"tensor_parallel_size": 4, "max_num_seqs": 8, "max_num_batched_tokens": 2048}
+    split, whole = (memory(seeing, 51, **keys, mm_encoder_tp_mode=mode)["reserved_gib"] for mode in ("weights", "data"))
+    assert whole - split == pytest.approx(16384 * 1152 * 54 / GIB, abs=0.11)

@@ -46,6 +46,7 @@ from .vllm_figures import (
     LINKED_GIB,
     MOST_EXPERT_TOKENS,
     MOST_UTILIZATION,
+    MXFP4_OLD_STEP,
     MXFP4_STEP,
     NEWEST,
     NODE,
@@ -64,12 +65,17 @@ from .vllm_figures import (
     SMALL_CHUNK,
     UNIFIED,
     UNIFIED_GFX,
+    UNIFIED_HOST_GIB,
+    UNIFIED_HOST_SINCE,
     UNIFIED_PROCESS_GIB,
     UTILIZATION,
     UTILIZATION_BEFORE,
     UTILIZATION_SINCE,
     VISION_BYTES,
     VISION_SIZE,
+    VISION_WHOLE_BYTES,
+    WHOLE_CHECKED_BEFORE,
+    WHOLE_CHECKED_SINCE,
     WORKSPACE_SINCE,
     at_least,
 )
@@ -193,11 +199,12 @@ def _judged(planned: Planned) -> dict[str, Any] | None:
     layout, blocks = worst.layout, _overridden(spec, worst.blocks)
     length = context
     if layout:
-        longest = layout.longest(blocks, context)
+        accepted, beyond = _checked_whole(planned, divided, context)
+        longest = min(layout.longest(blocks, context), accepted)
         length = max(1, longest) if spec.get("max_model_len") == AUTO_LENGTH else context
         needed = layout.needed(length)
-        sequences, tokens = blocks // needed, blocks * length // needed
-        lacking = needed * layout.bytes / GIB - max(0.0, worst.cache)
+        sequences, tokens = blocks // needed if length <= accepted else 0, blocks * length // needed
+        lacking = max(needed * layout.bytes / GIB - max(0.0, worst.cache), beyond)
     else:  # A text that is encoded at once needs no cache.
         longest, sequences, tokens, lacking = context, 1, 0, 0.0
     fixed, over = _over(planned, divided)
@@ -222,6 +229,20 @@ def _judged(planned: Planned) -> dict[str, Any] | None:
         "fits": fits,
         "short_by_gib": 0.0 if fits else math.ceil(short * 100) / 100,
     }
+
+
+def _checked_whole(planned: Planned, divided: Sequence[Divided], context: int) -> tuple[int, float]:
+    """Return the longest context of a pipeline that some releases accept, and the GiB that ``context`` lacks there."""
+    release, model = planned.release, planned.model
+    if not at_least(release, WHOLE_CHECKED_SINCE) or at_least(release, WHOLE_CHECKED_BEFORE):
+        return context, 0.0
+    batch = batches_of(planned)[0]
+    whole = layout_of(planned.spec, model, planned.guesses, release, model.layer_kinds, batch)
+    least = max(0.0, min(one.cache for one in divided))
+    if whole is None or planned.spec.stages == 1:
+        return context, 0.0
+    longest = whole.longest(math.floor(least * GIB / whole.bytes), context)
+    return longest, whole.needed(context) * whole.bytes / GIB - least
 
 
 def _over(planned: Planned, divided: Sequence[Divided]) -> tuple[str, float]:
@@ -393,15 +414,13 @@ def _weights(planned: Planned, stage: int) -> float:
     embedding = (model.vocab_size or 0) * (model.hidden_size or 0) * 2.0
     outer = min(planned.weights / 4, embedding)  # Of one end of the model.
     inner = planned.weights - outer * (1 if model.tied else 2)
-    if model.guessing_layers and not planned.guesses.config:  # These layers are not loaded.
-        inner *= (model.layers or 1) / ((model.layers or 1) + model.guessing_layers)
+    inner -= 0.0 if planned.guesses.config else _guessing(model, inner)
     inner *= _at_load(spec, model)
     if not model.quantisation:
         number = _number_bytes(spec) / (4 if model.dtype == "float32" else 2)
         inner, outer = inner * number, outer * number
     if model.precision == "mxfp4" and model.intermediate_size:
-        padded = -(-model.intermediate_size // MXFP4_STEP) * MXFP4_STEP / model.intermediate_size
-        inner += min(inner, model.mxfp4_bytes) * (padded - 1)
+        inner += min(inner, model.mxfp4_bytes) * (_padded(planned) - 1)
     first, end = planned.stage(stage)
     ends = 1 if model.tied and spec.stages == 1 else (stage == 0) + (stage == spec.stages - 1)
     size = inner * (end - first) / (model.layers or 1) + outer * ends
@@ -410,7 +429,36 @@ def _weights(planned: Planned, stage: int) -> float:
         size = size - experts + experts / spec.copies
     size = size / spec.tensors + planned.draft / spec.tensors
     offloaded = float(spec.get("cpu_offload_gb") or 0) * GIB
-    return max(0.0, size - offloaded) / GIB
+    # The cache of a server on processors follows from this, and must stay as it is.
+    angles = 0.0 if planned.on_node else _angles(model)
+    return (max(0.0, size - offloaded) + angles) / GIB
+
+
+def _padded(planned: Planned) -> float:
+    """Return the factor by which MXFP4 experts grow: their kernels take only multiples of a width on each card."""
+    spec, model = planned.spec, planned.model
+    old = all(card.capability.startswith("8.") for card in planned.cards)
+    whole = planned.on_node or spec.get("enable_expert_parallel")
+    width = (model.intermediate_size or 1) / (1 if whole else spec.tensors)
+    steps = [(width, MXFP4_OLD_STEP if old else MXFP4_STEP), (model.hidden_size or 1, MXFP4_STEP if old else 1)]
+    return math.prod(math.ceil(size / step) * step / size for size, step in steps)
+
+
+def _guessing(model: Architecture, inner: float) -> float:
+    """Return the bytes of layers that only predict future tokens, of ``inner`` bytes of all layers."""
+    if not model.guessing_layers:
+        return 0.0
+    if not model.guesses_unquantised:
+        return inner * model.guessing_layers / ((model.layers or 1) + model.guessing_layers)
+    size = model.hidden_size or 0
+    width = (model.experts_a_layer or 1) * (model.expert_size or model.intermediate_size or 0)
+    return min(inner, model.guessing_layers * 2.0 * (3 * size * width + 4 * size * size))
+
+
+def _angles(model: Architecture) -> float:
+    """Return the bytes of the tables of rotary angles, which every card has for the model's whole context."""
+    head = model.qk_rope_head_dim or model.head_dim or (model.hidden_size or 0) // (model.heads or 1)
+    return 2.0 * (model.context or 0) * (head + (model.full_head_dim or 0))
 
 
 def _number_bytes(spec: Spec) -> int:
@@ -471,7 +519,9 @@ def _vision(planned: Planned, batch: int) -> tuple[float, float]:
         return 0.0, 0.0
     largest = max(items.get(kind, 0) for kind in allowed)
     tokens = max(batch, min(largest, _context(spec, model)))
-    return tokens * (model.vision_size or VISION_SIZE) * VISION_BYTES / GIB, tokens * (model.hidden_size or 0) * 2 / GIB
+    parts = 1 if planned.on_node or spec.get("mm_encoder_tp_mode") == "data" else spec.tensors
+    each = VISION_WHOLE_BYTES + VISION_BYTES / parts
+    return tokens * (model.vision_size or VISION_SIZE) * each / GIB, tokens * (model.hidden_size or 0) * 2 / GIB
 
 
 def _limit(limits: Any, kind: str) -> int:
@@ -490,7 +540,8 @@ def _libraries(planned: Planned) -> float:
     )
     many = spec.tensors > 1
     fast = card.capability.startswith(("9.", "10.", "gfx9"))
-    return alone + (linked if many and fast else linked / 4 if many else 0.0)
+    host = UNIFIED in (card.name or "") and at_least(planned.release, UNIFIED_HOST_SINCE)
+    return alone + (linked if many and fast else linked / 4 if many else 0.0) + (UNIFIED_HOST_GIB if host else 0.0)
 
 
 def _counts_graphs(planned: Planned) -> bool:

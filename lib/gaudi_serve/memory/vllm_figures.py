@@ -20,6 +20,8 @@ UNIFIED, UNIFIED_GFX = "GB10", "gfx115"
 # A server starts only if its whole share of a card is free. GiB that its own processes have by then: a context on the
 # card, and on those cards also the memory of its programs.
 CONTEXT_GIB, UNIFIED_PROCESS_GIB = 0.4, 4.0
+# On NVIDIA's cards of this kind, vLLM measures the memory that the host has available: its programs count as libraries.
+UNIFIED_HOST_GIB, UNIFIED_HOST_SINCE = 3.0, "0.12"
 
 # The defaults of gpu_memory_utilization.
 UTILIZATION, UTILIZATION_BEFORE, UTILIZATION_SINCE = 0.92, 0.9, "0.20"
@@ -34,7 +36,7 @@ CACHE_BYTES = (
 SPARSE_LATENT_BYTES = 656  # Per token in an FP8 cache of sparse MLA, with scales.
 CHECKPOINT_SAYS_SINCE = "0.12"  # kv_cache_dtype auto then uses the checkpoint's type.
 GROUPS_SINCE = "0.10"  # Windowed layers then free the tokens before the window.
-ASYNC_SINCE = "0.14"  # Two batches are then in flight.
+ASYNC_SINCE = "0.20"  # Two batches are then in flight.
 PADDED_BELOW = 1.5  # Below this ratio of layers per kind, groups are padded to the larger number.
 ALIGNED_STATES = 2  # Blocks of state per request with prefix caching.
 CACHING_SINCE = "0.26"  # Models with states then have prefix caching by default.
@@ -98,6 +100,9 @@ AT_LOAD = (
 # Before the first release, prompts were split only if a user set it, or if the context of a text model was longer.
 # Before the second, steps of split prompts had fewer tokens.
 CHUNKS_SINCE, CHUNKS_ABOVE, CHUNKS_LARGER_SINCE, SMALL_CHUNK = "0.8", 32768, "0.6.5", 512
+# From the first release to before the second, vLLM compares the cache of all layers with the memory of the stage that
+# has the least, and refuses pipelines whose stages have enough (vllm#33698).
+WHOLE_CHECKED_SINCE, WHOLE_CHECKED_BEFORE = "0.14", "0.16"
 # The variable that sets the layers of each stage of a pipeline, such as 20,12.
 PARTITION = "VLLM_PP_LAYER_PARTITION"
 
@@ -108,14 +113,16 @@ REQUESTS_BYTES = (("0.27", 6), ("0.17", 15), ("0", 38))
 MOST_EXPERT_TOKENS = 32768  # Tokens that experts process at once.
 WORKSPACE_SINCE = "0.12"  # The workspace of experts then stays allocated.
 OWN_WORKSPACE = ("mxfp4",)  # Weights whose expert kernels need no workspace.
-MXFP4_STEP = 256  # The width of MXFP4 experts is padded to a multiple of this.
+# The width of MXFP4 experts is padded to a multiple of the first on each card. Before Hopper, it is the second, and the
+# first is for the width of the model.
+MXFP4_STEP, MXFP4_OLD_STEP = 256, 128
 
 # GiB of libraries other than PyTorch on one card, and of those for communication over NVLink or XGMI.
 LIBRARIES_GIB = (("0.18", 0.25), ("0", 0.13))
 LINKED_GIB = (("0.12", 1.85), ("0", 0.42))
 
 # CUDA graphs: the release since which vLLM subtracts their estimate, their batch sizes, and the memory of each.
-GRAPHS_COUNT_SINCE = "0.21"
+GRAPHS_COUNT_SINCE = "0.20"
 GRAPH_SIZES = (1, 2, 4, *range(8, 256, 8), *range(256, 513, 16))
 FULL_GRAPH_SIZES = 256
 GRAPHS_MIB = 60  # For all graphs together.
@@ -128,7 +135,8 @@ OF_ITEMS = (
     ("qwen3", {"image": 16384, "video": 16384}),
 )
 SEEING = ("qwen2_vl", "qwen2_5_vl")  # All models of these types accept images.
-VISION_BYTES = 96  # Per token and number of width, while images are encoded: four patches per token.
+# Per token and number of width, while images are encoded, with four patches per token: split over the cards, and whole.
+VISION_BYTES, VISION_WHOLE_BYTES = 72, 24
 VISION_SIZE = 1152  # The default width of the vision part.
 
 # NUMA nodes of processors. Since the first release, a worker takes gpu_memory_utilization of its node, and starts only

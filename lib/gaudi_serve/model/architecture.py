@@ -141,6 +141,12 @@ class Architecture:
         return not {self.kind, self.inner_kind} & {*NO_FLOAT16}
 
     @property
+    def guesses_unquantised(self) -> bool:
+        """Return whether the weights of the layers that only predict future tokens are not quantised, as others are."""
+        keys = ("ignore", "exclude_modules", "ignored_layers", "modules_to_not_convert")
+        return any("mtp" in str(self.quantisation.get(key)) for key in keys)
+
+    @property
     def is_granite_hybrid(self) -> bool:
         """Return whether it is a hybrid of Granite 4, whose blocks of KV cache are as large as their state."""
         return GRANITE_HYBRID in (self.kind, self.inner_kind)
