@@ -50,7 +50,7 @@ def binding_problems(planned: Planned, nodes: Sequence[MemoryNode]) -> list[Prob
         return []
     allowed = (
         f"makes {workers} workers on this host, and vLLM binds each to its own NUMA node, of which it has "
-        f"{len(seen)}; take at most {counted(len(seen), 'worker')}, or set env.{BINDING} to the processors of each "
+        f"{len(seen)}; take at most {counted(len(seen), 'worker')}, or set env: {BINDING} to the processors of each "
         "worker, such as '0-15|16-31'"
     )
     key = "tensor_parallel_size" if spec.tensors > 1 else "pipeline_parallel_size"

@@ -578,7 +578,7 @@ def _node_problem(spec: Spec, memory: Mapping[str, Any]) -> Problem:
     if key:
         value = spec.get(key)
         if key == "env":
-            key, value = f"env.{KV_SPACE}", (value or {}).get(KV_SPACE)
+            key, value = f"env: {KV_SPACE}", (value or {}).get(KV_SPACE)
         if key == SHARE:
             value = _share_of(spec)
         whole = f"{memory['requested_gib']} GiB of {node} ({parts}, the rest for the KV cache)"

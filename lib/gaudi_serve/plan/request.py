@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -56,7 +57,7 @@ class ResolvedModel:
     def new(self, problems: Sequence[Problem]) -> list[Problem]:
         """Record problems, and return those that are not only consequences of invalid keys."""
         known = set(self.bad)
-        found = [item for item in problems if not known or self._is_own(item[0].partition(".")[0], known)]
+        found = [item for item in problems if not known or self._is_own(re.split("[.:]", item[0])[0], known)]
         self.bad.update(key for key, _, _ in found)
         return found
 
