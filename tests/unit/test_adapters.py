@@ -14,6 +14,7 @@ from gaudi_serve.bundle.host import BundleHost
 from gaudi_serve.bundle.weights import sources_of
 from gaudi_serve.catalog.keys import findings
 from gaudi_serve.catalog.merge import adapter_names, model_weights
+from gaudi_serve.core.errors import InputError
 from gaudi_serve.core.table import model_cell
 from gaudi_serve.host.observe_host import weights_read
 from gaudi_serve.host.observe_weights import observe
@@ -24,6 +25,7 @@ from gaudi_serve.model.architecture import Architecture
 from gaudi_serve.model.fetches import offline_problems
 from gaudi_serve.model.spec import Spec
 from gaudi_serve.plan.host import vllm_plan
+from gaudi_serve.plan.launch import vllm_launch
 from gaudi_serve.stages.weights import weights_refusal, weights_sources
 from helpers.plans import gaudi_host, model
 
@@ -278,6 +280,27 @@ def test_servers_that_take_no_adapters_refuse_them(keys: dict[str, Any], message
     spec = model(adapters=[SQL], **keys) if "weights" not in keys else {"name": "r1", "image": "i", **keys}
     found = vllm_plan([{**spec, "adapters": [SQL]}], gaudi_host(weights=facts), host_name="g")
     assert any(message in text for text in said(found))
+
+
+@pytest.mark.parametrize(("config", "warned"), [({}, False), ({"num_experts": 128}, True)])
+def test_a_mixture_of_experts_with_adapters_is_a_warning_on_gaudi(config: dict[str, Any], warned: bool) -> None:
+    facts = {"/data/QwQ-32B": {"config": {**QWEN3_8B, **config}, "bytes": 10**10}, "/data/sql": here()}
+    for keys in ({"adapters": [SQL]}, {}):
+        found = vllm_plan([model(weights="/data/QwQ-32B", **keys)], gaudi_host(weights=facts), host_name="g")
+        assert any("linear layers only" in one for one in found["warnings"]) is (warned and bool(keys))
+    on_cuda = plan({"adapters": [SQL], "config": {**QWEN3_8B, **config}})
+    assert not any("linear layers only" in one for one in on_cuda["warnings"])
+
+
+@pytest.mark.parametrize("profile", ["aice_1_22", "plugin", "vllm"])
+def test_a_launch_outside_a_plan_has_the_options_of_adapters(profile: str) -> None:
+    spec = {"weights": "/data/q", "port": 8000, "launch_profile": profile, "adapters": [SQL, LAW]}
+    args = vllm_launch(spec, gaudi_host(weights={"/data/sql": here(r=20), "/data/law": here()}))["args"]
+    place = args.index("--lora-modules")
+    assert args[place + 1 : place + 3] == ["sql=/data/sql", "law=/data/law"] and "--enable-lora" in args
+    assert (args[args.index("--max-lora-rank") + 1], args[args.index("--max-loras") + 1]) == ("32", "2")
+    with pytest.raises(InputError, match="adapters: 'sql' is not possible here"):
+        vllm_launch({**spec, "launch_profile": "deepseek_r1"}, gaudi_host())
 
 
 # ---- where they come from, and their names

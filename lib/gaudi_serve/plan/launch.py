@@ -14,7 +14,7 @@ from ..core.paths import CONFIG
 from ..engines import ENGINES, Launch, engine_of, profile_of
 from ..engines.base import option_arguments
 from ..memory.vllm import utilization
-from ..model.adapters import adapters_of
+from ..model.adapters import ADAPTERS, MODULES, RANK, SLOTS, adapters_of, with_adapters
 from ..model.distributed import EXECUTOR
 from ..model.draft import draft_warnings
 from ..model.host import Card, Host, LiveModel
@@ -27,6 +27,7 @@ from ..platforms.releases import vllm_of
 from .between import crosses_nics, with_nics
 from .distributed import mounts_between, variables_between
 from .model import Container, Placement
+from .version import stated_version
 
 # The container settings of the manual (sections 1.2.1 and 3.1.1). All other capabilities are dropped. Only this one is
 # added: with it, root in the container can read weights and write caches that belong to another user.
@@ -61,14 +62,21 @@ def vllm_launch(spec: Mapping[str, Any], host: Mapping[str, Any]) -> dict[str, A
     """
     known = _checked(spec, host)
     engine = ENGINES[profile_of(known, host.get("accelerator"))]
+    if engine.no_adapters and adapters_of(known):
+        raise refusal(label(known), ADAPTERS, adapters_of(known)[0].name, engine.no_adapters)
     if engine.reads_cards:
         _check_cards(known, host.get("modules"))
     # An engine that passes all options to vLLM gets only those that its user wrote.
     base = engine.defaults_of(known) if engine.own_options else {"tensor_parallel_size": 1}
     named = {"name": label(known), "served_model_name": label(known)} if engine.share else {}
     complete = Spec({**base, **named, **known, "launch_profile": engine.name})
-    found = launched(complete, Host.of(host if engine.reads_cards else {**host, "modules": []}))
-    return {"env": found.environment, "args": found.args, "numactl": found.numactl, "warnings": found.warnings}
+    facts = Host.of(host if engine.reads_cards else {**host, "modules": []})
+    complete = with_adapters(complete, facts, stated_version(complete))
+    found = launched(complete, facts)
+    # The exact launches have no options for adapters. A container gets them after its launch.
+    keys = ("enable_lora", MODULES, RANK, SLOTS) if engine.own_options and adapters_of(known) else ()
+    args = [*found.args, *chain.from_iterable(option_arguments(key, complete[key]) for key in keys)]
+    return {"env": found.environment, "args": args, "numactl": found.numactl, "warnings": found.warnings}
 
 
 def launched(spec: Spec, host: Host) -> Launch:

@@ -11,7 +11,8 @@ from typing import Any
 
 from ..core.errors import InputError, Problem
 from ..core.run import read_text, run
-from ..model.host import Host
+from ..model.architecture import Architecture
+from ..model.host import Card, Host
 from ..model.spec import Spec
 from ..model.vllm_options import BLOCK, FORK_1_21, OPTION_NAMES
 from .base import Platform, Runtime
@@ -87,6 +88,20 @@ def _problems(spec: Spec) -> list[Problem]:
 def _lazy(spec: Spec) -> bool:
     """Return whether a model's own environment enables lazy mode."""
     return str((spec.get("env") or {}).get(LAZY)) == "1"
+
+
+def _capability_notes(spec: Spec, model: Architecture, host: Host, cards: Sequence[Card]) -> list[str]:
+    """Return a warning about adapters of a mixture of experts.
+
+    The layers for adapters in the vendor's fork and in the plugin are linear layers and embeddings. In the fork, only
+    some classes of such models take adapters (Mixtral, PhiMoE and Granite do, those of Qwen and DeepSeek do not).
+    """
+    if not model.experts or not spec.get("enable_lora"):
+        return []
+    return [
+        "is a mixture of experts with adapters (enable_lora): vLLM for Gaudi has adapters of linear layers only, not "
+        "of experts, and not every such model takes them; the server ends at its start if this one does not"
+    ]
 
 
 def _notes(spec: Spec, release: str) -> list[str]:
@@ -409,6 +424,7 @@ PLATFORM = Platform(
     generation=_generation,
     problems=_problems,
     notes=_notes,
+    capability_notes=_capability_notes,
     image_problems=_image_problems,
     tuned=True,
     hugepages=HUGEPAGES,
