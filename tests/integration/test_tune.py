@@ -541,7 +541,7 @@ TIMES AS FAST    PROMPT TOKENS    SEQUENCES        BLOCKS
 1, last third    23.0 % (23.0 %)  22.7 % (22.7 %)  58.1 % (25.1 %)
 2, last third    23.0 % (23.0 %)  19.0 % (19.0 %)  200.2 % (18.0 %)
 
-For any requests: prompts and sequences are padded as by exp or less, blocks to 1.25 times exp or pad at most.
+For any requests: prompts and sequences are padded as by exp or less, blocks to 1.25 times exp or pad.
 
 Nothing restarts now. Review /srv/buckets/qwq.buckets. To use it, write into the model's entry:
   bucketing: {strategy: file, file: "{{ lookup('file', '/srv/buckets/qwq.buckets') }}"}

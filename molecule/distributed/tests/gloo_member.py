@@ -40,7 +40,7 @@ def summed(environment: dict[str, str], rank: int, address: str) -> float:
 
 
 def member(environment: dict[str, str], rank: int, address: str) -> Any:
-    """Join the group in a process of its own, which reads the environment anew."""
+    """Join the group in a process of its own, which reads the environment again."""
     read, write = os.pipe()
     if os.fork() == 0:
         try:
