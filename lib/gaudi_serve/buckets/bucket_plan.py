@@ -46,9 +46,7 @@ FEW = {"exp": 2, "lin": 5, "pad": 5}
 ANY = 1e9  # Of a share: no bound.
 # What the file promises for requests that the trace does not have.
 ONLY = "For these requests only: others may have more padding than with exp or pad."
-OTHERS = (
-    "For any requests: prompts and sequences are padded as by exp or less, blocks to {:g} times exp or pad."
-)
+OTHERS = "For any requests: prompts and sequences are padded as by exp or less, blocks to {:g} times exp or pad."
 SAME = "These are the buckets of strategy {}, and what it does not cover: no fewer graphs bound other requests."
 T = TypeVar("T")
 

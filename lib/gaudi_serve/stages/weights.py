@@ -59,8 +59,7 @@ def weights_sources(
         images: the result of filter vllm_images; a model may name a built image without its tag.
         host: ``gaudi_host``; with the release, it selects the engine, which decides on conversions.
         release: such as 1.24.1.
-        downloads: the mirror's folder of single files, empty for their own addresses; None if servers fetch their
-            vocabularies themselves.
+        downloads: the mirror's folder of single files; empty for their own addresses; None if servers fetch them.
 
     Returns:
         One ``{name, weights, image, source}`` for each folder; models that share a folder share it.
