@@ -57,7 +57,11 @@ class ResolvedModel:
     def new(self, problems: Sequence[Problem]) -> list[Problem]:
         """Record problems, and return those that are not only consequences of invalid keys."""
         known = set(self.bad)
-        found = [item for item in problems if not known or self._is_own(re.split("[.:]", item[0])[0], known)]
+        found = [
+            item
+            for item in problems
+            if not known or (item[0] not in known and self._is_own(re.split("[.:]", item[0])[0], known))
+        ]
         self.bad.update(key for key, _, _ in found)
         return found
 

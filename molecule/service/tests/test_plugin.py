@@ -119,7 +119,7 @@ def tuned(host: Any, playbook: Any, started: Any, said: dict[str, Any], folder: 
     prompts, decodes = map(len, file_buckets(text))
     assert f"Generated {prompts} prompt buckets" in log_of(host, "qwq-32b")
     assert f"Generated {decodes} decode buckets" in log_of(host, "qwq-32b")
-    assert prompts + decodes < 40, "of the 121 that the default strategy has here"
+    assert prompts + decodes < 61, "half of the 121 that the default strategy has here"
     assert "was not prepared" not in log_of(host, "qwq-32b")
 
 
