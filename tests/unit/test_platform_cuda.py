@@ -166,6 +166,25 @@ def test_a_tool_that_does_not_answer(state: dict[str, Any], problem: str, machin
     assert found["problem"][0].endswith("; on the PCI bus: NVIDIA card (10de:2330)")
 
 
+@pytest.mark.parametrize(("status", "notes"), [(14, True), (10, False), (8, False)])
+def test_a_warning_about_one_card_does_not_take_the_host(
+    status: int, notes: bool, machine: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With a corrupt infoROM nvidia-smi shows all cards, a warning below them, and ends with 14; CUDA works."""
+    warning = "infoROM is corrupted at gpu 0000:17:00.0"
+
+    def answer(argv: list[str], timeout: float = 0) -> Result:
+        told = real(argv, timeout)
+        return Result(status, f"{told.out}\nWARNING: {warning}\n" if notes else told.out, told.err)
+
+    machine(card("L4", 0), card("L4", 1))
+    real = nvidia_smi.run
+    monkeypatch.setattr(nvidia_smi, "run", answer)
+    found = machine(card("L4", 0), card("L4", 1))
+    assert [module["problem"] for module in found["modules"]] == [None, None]
+    assert found["notes"] == ([f"nvidia-smi: {warning}"] if notes else [])
+
+
 def test_a_tool_that_hangs_is_not_waited_for(machine: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """The stand-in is a program of its own here, which ends later than anybody waits."""
     (tmp_path / "bin").mkdir()

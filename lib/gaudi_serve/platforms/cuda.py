@@ -87,6 +87,7 @@ def observe(root: str = "/") -> dict[str, Any]:
     if not rows:
         return _silent(on_bus, problem or "nvidia-smi shows no card", told, logged)
     wrong, warned = _wrong(rows, logged)
+    notes = [*_persistence(rows), *smi.warnings(told)]
     waiting, unknown = waits(rows, pci_devices(root, VENDOR, SWITCH))
     modules = _modules(rows, on_bus, {**waiting, **wrong}, warned, root)
     return {
@@ -96,7 +97,7 @@ def observe(root: str = "/") -> dict[str, Any]:
         "modules": modules,
         "unusable_cards": _lost(on_bus, rows, f"{told.out}\n{told.err}", logged),
         "pci_cards": len(on_bus),
-        "notes": [*mixed([str(module["name"]) for module in modules]), *_persistence(rows), *unknown, *unread],
+        "notes": [*mixed([str(module["name"]) for module in modules]), *notes, *unknown, *unread],
     }
 
 

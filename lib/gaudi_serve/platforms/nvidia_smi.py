@@ -41,6 +41,8 @@ STATUSES = {
     14: "a card's infoROM is corrupt",
     15: "a card has fallen off the bus",
 }
+# With these it has shown the cards, and ends with what it thinks of one of them.
+SHOWN = (0, 8, 10, 14, 15)
 HANGS, MISSING = 124, 127  # statuses of core.run
 NEEDS_RESET = "[GPU requires reset]"
 MISMATCH = "Driver/library version mismatch"
@@ -51,6 +53,7 @@ PART_GIB = re.compile(r"(\d+)gb")
 # In the table for people: card, its parts' instances and number, and the memory in use and in all.
 PART_ROW = re.compile(r"^\|\s+(\d+)\s+\d+\s+\d+\s+(\d+)\s+\|\s+(\d+)MiB\s*/\s*(\d+)MiB\s", re.MULTILINE)
 PROFILE_ROW = re.compile(r"^\|\s+(\d+)\s+MIG (\S+)\s+\d+\s+\d+/\d+\s+(\d+\.\d+)\s", re.MULTILINE)
+WARNING = re.compile(r"^WARNING: (.+)", re.MULTILINE)
 LOST = re.compile(r"Unable to determine the device handle for (?i:GPU) ?(?:\d+: )?([0-9A-Fa-f:.]*): (.+)")
 UNKNOWN_FIELD = re.compile(r'Field "([\w.]+)" is not a valid field')
 CARD = re.compile(r"GPU(\d+)")
@@ -113,13 +116,18 @@ def asked(argv: list[str], timeout: float = 20.0) -> tuple[Result, str]:
     if MISMATCH in text:
         return told, f"nvidia-smi: {MISMATCH}: the driver was upgraded, and the old one is loaded; reboot the host"
     # With one lost card it prints the others, and ends with a status of its own.
-    if (told.status in (0, 15) or LOST.search(text)) and READABLE.search(told.out):
+    if (told.status in SHOWN or LOST.search(text)) and READABLE.search(told.out):
         return told, ""
     if told.status in (HANGS, MISSING):
         return told, told.err
     last = (told.err.strip() or told.out.strip() or "no answer").splitlines()[-1]
     known = STATUSES.get(told.status)
     return told, f"nvidia-smi: {last}" + (f" (status {told.status}: {known})" if known else "")
+
+
+def warnings(told: Result) -> list[str]:
+    """Return what nvidia-smi warns of beside the cards, such as a corrupt infoROM, of which CUDA needs nothing."""
+    return [f"nvidia-smi: {found[1].strip()}" for found in WARNING.finditer(f"{told.out}\n{told.err}")]
 
 
 def old_driver(told: Result) -> str:
