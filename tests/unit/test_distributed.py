@@ -658,6 +658,7 @@ def test_an_address_of_ray_has_brackets_if_it_is_of_ipv6() -> None:
         ({"NCCL_SOCKET_IFNAME": "ib9"}, "env: NCCL_SOCKET_IFNAME ib9: must be an interface of this host"),
         ({"NCCL_SOCKET_IFNAME": "=eth"}, "env: NCCL_SOCKET_IFNAME =eth: must be an interface of this host"),
         ({"GLOO_SOCKET_IFNAME": "eth"}, "env: GLOO_SOCKET_IFNAME eth: must be an interface of this host"),
+        ({"GLOO_SOCKET_IFNAME": "^lo,docker"}, "env: GLOO_SOCKET_IFNAME ^lo,docker: must be an interface of this"),
         ({"NCCL_SOCKET_IFNAME": "eth"}, ""),
         ({"NCCL_SOCKET_IFNAME": "^docker"}, ""),
     ],

@@ -160,9 +160,10 @@ def _of_environment(env: Mapping[str, Any], host: Host, variables: Sequence[str]
     own = sorted({one.interface for one in host.networks})
     for name in variables:
         text = str(env.get(name) or "")
-        # NCCL and HCCL also take the beginning of a name, and a leading ^ for all others.
+        # NCCL and HCCL also take the beginning of a name, and a leading ^ for all others; gloo takes names alone.
         exact = name.startswith("GLOO") or text.startswith("=")
-        parts = [] if text.startswith("^") or not own else [one for one in text.removeprefix("=").split(",") if one]
+        others = text.startswith("^") and not name.startswith("GLOO")
+        parts = [] if others or not own else [one for one in text.removeprefix("=").split(",") if one]
         wrong = [part for part in parts if not any(one == part or (not exact and one.startswith(part)) for one in own)]
         if wrong:
             allowed = f"must be an interface of this host with an address ({', '.join(own)}), or leave it out"
