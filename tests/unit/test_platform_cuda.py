@@ -498,6 +498,32 @@ def test_a_fabric_of_unknown_state_is_reported(kind: str, switches: int, state: 
     ]
 
 
+@pytest.mark.parametrize(
+    ("licence", "usable"),
+    [
+        ("Licensed (Expiry: 2026-12-24 5:13:4 GMT)", True),
+        ("Unlicensed (Restricted)", False),
+        ("Unlicensed (Unrestricted)", False),
+        ("Unlicensed", False),
+    ],
+)
+@pytest.mark.parametrize("name", ["NVIDIA A10-24Q", "GRID A100D-40C", "NVIDIA A100-1-5CME"])
+def test_a_virtual_card_needs_a_licence(name: str, licence: str, usable: bool, machine: Any) -> None:
+    """nvidia-smi shows an unlicensed one as healthy, and CUDA says that it is busy or unavailable."""
+    (module,) = machine(card("A100", name=name, licence=licence))["modules"]
+    said = f"its vGPU has no licence ({licence}), so its driver slows CUDA down and then refuses it"
+    assert module["problem"] is None if usable else module["problem"].startswith(said)
+
+
+def test_a_licence_is_read_of_virtual_cards_alone(machine: Any) -> None:
+    found = machine(card("A100", 0, licence="Unlicensed"), card("L4", 1, name="NVIDIA L4-12Q"))
+    assert [module["problem"] for module in found["modules"]] == [None, None]
+    assert (
+        "nvidia-smi shows no state of the licence of the virtual cards [1]: without one, CUDA fails on them"
+        in (found["notes"])
+    )
+
+
 @pytest.mark.parametrize(("ready", "usable"), [("ready", True), ("not-ready", False)])
 def test_a_confidential_guest_must_be_ready(ready: str, usable: bool, machine: Any) -> None:
     found = machine(card("H100"), ready=ready)

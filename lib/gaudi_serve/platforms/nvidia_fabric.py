@@ -1,6 +1,6 @@
-"""What NVIDIA's cards wait for before CUDA works on them: the fabric of switches, and confidential computing.
+"""What NVIDIA's cards wait for before CUDA works on them: the fabric of switches, confidential computing, a licence.
 
-nvidia-smi lists such cards as healthy; CUDA fails with error 802, system not yet initialized.
+nvidia-smi lists such cards as healthy; CUDA fails, such as with error 802, system not yet initialized.
 """
 
 from __future__ import annotations
@@ -16,6 +16,8 @@ UNKNOWN = ("", "N/A", "Not Supported")
 # Cards of boards whose switches are no devices of NVIDIA's on the bus: by name, and those of HGX by PCI device id.
 RACK, BOARD = re.compile(r"\bGB[23]00\b"), re.compile(r"\bB[23]00\b")
 BOARD_IDS = ("2901", "3182")
+# Virtual cards of NVIDIA's vGPU software, such as NVIDIA A10-24Q, GRID A100D-40C and NVIDIA A100-1-5CME.
+VIRTUAL = re.compile(r"-\d+[ABCQ](ME)?$")
 CONFIDENTIAL_SINCE = 9  # the first generation with confidential computing
 
 
@@ -28,8 +30,10 @@ def waits(rows: Sequence[smi.Row], switches: Mapping[str, PciDevice]) -> tuple[d
     """
     states = _states(rows)
     found = {row.index: _unready(row, states[row.uuid]) for row in rows if states.get(row.uuid, READY) != READY}
+    unlicensed, unread = _licences([row for row in rows if VIRTUAL.search(row.fields["name"])])
+    found |= unlicensed
     unknown = [row.index for row in rows if row.uuid not in states and (switches or _is_linked(row))]
-    notes = []
+    notes = unread
     if len(rows) > 1 and unknown:
         text = f"nvidia-smi shows no state of the fabric of cards {unknown}"
         notes.append(f"{text}: while it is not ready, CUDA fails with error 802")
@@ -49,6 +53,23 @@ def _states(rows: Sequence[smi.Row]) -> dict[str, tuple[str, str]]:
         by_bus = smi.fabric(smi.asked(smi.EVERYTHING)[0].out)
         found = {row.uuid: by_bus[row.bus_id] for row in rows if row.bus_id in by_bus}
     return {uuid: state for uuid, state in found.items() if state[0].strip("[]") not in UNKNOWN}
+
+
+def _licences(rows: Sequence[smi.Row]) -> tuple[dict[int, str], list[str]]:
+    """Return ``{index: why}`` of the virtual cards without a licence, and a sentence on those of unknown licence.
+
+    Their driver first slows them down, and then refuses CUDA: all CUDA-capable devices are busy or unavailable.
+    """
+    states = smi.licences(smi.asked(smi.EVERYTHING)[0].out) if rows else {}
+    found = {
+        row.index: f"its vGPU has no licence ({text}), so its driver slows CUDA down and then refuses it: set the "
+        "licence of this guest up; service nvidia-gridd gets it"
+        for row in rows
+        if (text := states.get(row.bus_id, "")).startswith("Unlicensed")
+    }
+    unread = [row.index for row in rows if not states.get(row.bus_id)]
+    text = f"nvidia-smi shows no state of the licence of the virtual cards {unread}: without one, CUDA fails on them"
+    return found, [text] if unread else []
 
 
 def _unready(row: smi.Row, state: tuple[str, str]) -> str:

@@ -277,12 +277,26 @@ def fabric_rows(text: str) -> dict[str, tuple[str, str]]:
     return {one[0]: (one[1], one[2]) for one in lines if len(one) == 3 and one[0].startswith("GPU-")}
 
 
+def licences(text: str) -> dict[str, str]:
+    """Return ``{bus_id: status}`` of the licences that ``nvidia-smi -q`` shows, such as Unlicensed (Restricted)."""
+    found = (
+        (place, re.search(r"^\s+License Status\s*:\s*(.+?)\s*$", card, re.MULTILINE)) for place, card in _cards(text)
+    )
+    return {place: status[1] for place, status in found if status}
+
+
+def _cards(text: str) -> list[tuple[str, str]]:
+    """Return the place on the bus of each card that ``nvidia-smi -q`` shows, and its part of the output."""
+    parts = re.split(r"^GPU (?=[0-9A-Fa-f]+:)", text, flags=re.MULTILINE)[1:]
+    return [(bus_id(part.split()[0]), part) for part in parts]
+
+
 def fabric(text: str) -> dict[str, tuple[str, str]]:
     """Return ``{bus_id: (state, status)}`` of the cards whose fabric ``nvidia-smi -q`` shows."""
     found = {}
-    for card in re.split(r"^GPU (?=[0-9A-Fa-f]+:)", text, flags=re.MULTILINE)[1:]:
+    for place, card in _cards(text):
         part = re.search(r"^\s+Fabric\s*$((?:\n\s+\w[^\n]*:[^\n]*)+)", card, re.MULTILINE)
         said = dict(re.findall(r"^\s+(State|Status)\s*:\s*(.+?)\s*$", part[1], re.MULTILINE)) if part else {}
         if "State" in said:
-            found[bus_id(card.split()[0])] = (said["State"], said.get("Status", ""))
+            found[place] = (said["State"], said.get("Status", ""))
     return found
