@@ -34,7 +34,13 @@ QWEN3_8B = {
     **{"num_attention_heads": 32, "num_key_value_heads": 8, "head_dim": 128, "vocab_size": 151936},
     **{"max_position_embeddings": 40960, "torch_dtype": "bfloat16"},
 }
-CONFIG = {"peft_type": "LORA", "r": 20, "target_modules": ["q_proj", "v_proj"], "base_model_name_or_path": "Qwen/q"}
+CONFIG = {
+    "peft_type": "LORA",
+    "r": 20,
+    "lora_alpha": 40,
+    "target_modules": ["q_proj", "v_proj"],
+    "base_model_name_or_path": "Qwen/q",
+}
 HUB = {"kind": "hub", "repo": "team/sql", "revision": "0123456789" * 4}
 SQL, LAW = {"name": "sql", "folder": "/data/sql"}, {"name": "law", "folder": "/data/law"}
 
@@ -115,6 +121,14 @@ def test_ranks_are_those_of_each_release() -> None:
         ({"modules_to_save": ["lm_head"]}, {}, 'has modules_to_save ["lm_head"], which vLLM does not load'),
         ({"bias": "all"}, {}, "has bias 'all', which vLLM does not load; train it without"),
         ({"peft_type": "IA3"}, {}, "has peft_type 'IA3', which vLLM does not load"),
+        ({"lora_bias": True}, {}, "has lora_bias true, which vLLM does not load; train it without"),
+        ({"use_qalora": True}, {}, "has use_qalora true, which vLLM does not load"),
+        (
+            {"layer_replication": [[0, 16], [8, 24]]},
+            {},
+            "has layer_replication [[0, 16], [8, 24]], which vLLM does not",
+        ),
+        ({"trainable_token_indices": {"embed_tokens": [7]}}, {}, "has trainable_token_indices {"),
         ({"r": 1024}, {}, "has rank r 1024, and this vLLM takes an integer up to 512"),
         ({"r": "16"}, {}, "has rank r '16', and this vLLM takes an integer up to 512"),
         (
@@ -140,6 +154,48 @@ def test_what_vllm_would_refuse_at_its_start_is_refused_before(
 ) -> None:
     errors = said(plan({"adapters": [SQL], **keys}, weights={"/data/sql": here(**config)}, files={"/x": True}))
     assert len(errors) == 1 and errors[0].startswith("g: model q: ") and message in errors[0]
+
+
+def test_a_config_json_without_what_vllm_requires_is_refused() -> None:
+    """Such as those of other libraries than PEFT."""
+    config = {"peft_type": "LORA", "r": 8, "fine_tune_type": "lora"}
+    (error,) = said(plan({"adapters": [SQL]}, weights={"/data/sql": {**here(), "adapter": config}}))
+    assert error.endswith("its adapter_config.json has no lora_alpha and no target_modules, which vLLM requires")
+
+
+@pytest.mark.parametrize(
+    ("config", "note"),
+    [
+        ({"rank_pattern": {"down_proj": 64}}, "has rank_pattern, and vLLM scales all its layers by lora_alpha and r"),
+        ({"alpha_pattern": {"q_proj": 64}}, "has alpha_pattern, and vLLM scales all its layers by lora_alpha and r"),
+        ({"target_parameters": ["mlp.experts.down_proj"]}, "and vLLM ignores or refuses them for most models with"),
+        ({"target_modules": ["lm_head", "q_proj"]}, "it changes lm_head: vLLM stops if its file also has the table"),
+        ({"rank_pattern": {}, "alpha_pattern": {}, "target_parameters": None, "trainable_token_indices": None}, ""),
+        ({"use_rslora": True, "layers_to_transform": [0, 1], "target_modules": "all-linear"}, ""),
+        ({"target_modules": r"(?:.*?(?:language|text).*?(?:self_attn|mlp).*?(?:q_proj|v_proj).*?)"}, ""),
+    ],
+)
+def test_what_vllm_computes_otherwise_is_a_warning(config: dict[str, Any], note: str) -> None:
+    result = plan({"adapters": [SQL]}, weights={"/data/sql": here(**config)})
+    assert result["errors"] == [] and len(result["warnings"]) == bool(note)
+    assert all(note in text and "adapter sql: it" in text for text in result["warnings"])
+
+
+@pytest.mark.parametrize(
+    ("base", "weights", "warned"),
+    [
+        ("unsloth/Meta-Llama-3.1-8B-Instruct-bnb-4bit", "/data/Llama-3.1-8B-Instruct", False),
+        ("unsloth/qwen3-8b-unsloth-bnb-4bit", "/data/Qwen3-8B", False),
+        ("/root/.cache/huggingface/hub/models--Qwen--Qwen3-8B/snapshots/b968826d9c46", "/data/Qwen3-8B", False),
+        ("unsloth/Qwen3-8B-unsloth-bnb-4bit", "/data/Qwen3-8B-AWQ", False),
+        ("Qwen/Qwen3-8B", "/data/Qwen3-8B-AWQ", False),
+        ("Qwen/Qwen3-14B-AWQ", "/data/Qwen3-8B-AWQ", True),
+    ],
+)
+def test_a_quantised_copy_or_another_path_is_the_same_base(base: str, weights: str, warned: bool) -> None:
+    facts = {"/data/sql": here(base_model_name_or_path=base)}
+    result = plan({"adapters": [SQL], "weights": weights}, weights=facts)
+    assert result["errors"] == [] and bool(result["warnings"]) == warned
 
 
 def test_a_folder_that_is_not_there_is_fetched_or_refused() -> None:

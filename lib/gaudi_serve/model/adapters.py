@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import takewhile
@@ -29,7 +30,19 @@ WITHOUT = {
     "use_dora": (None, False),
     "modules_to_save": (None, []),
     "bias": (None, "none"),
+    "lora_bias": (None, False),
+    "trainable_token_indices": (None, [], {}),
+    "layer_replication": (None, []),
+    "use_qalora": (None, False),
 }
+NEEDED = ("lora_alpha", "target_modules")
+TABLES = ("embed_tokens", "lm_head")
+BIASES = ("bias", "lora_bias")
+# Endings of the names of quantised copies of a model, whose adapters fit the model too.
+QUANTISED = re.compile(
+    r"(-(unsloth|bnb|[48]bit|awq|gptq|int[48]|fp8|nf4|nvfp4|mxfp4|w[48]a\d+|quantized|dynamic|hf))+$"
+)
+SNAPSHOT = re.compile(r"models--[^/]+--([^/]+)/snapshots/")
 BIAS = "enable_lora_bias"  # The option of old releases that allows a bias.
 
 
@@ -170,9 +183,11 @@ def _folder_problem(one: Adapter, host: Host, come: bool) -> str | None:
 def _unloaded(spec: Spec, config: Mapping[str, Any], ranks: Sequence[int]) -> list[str]:
     """Return what vLLM does not load of an adapter."""
     where, rank = f"its {ADAPTER} has", rank_in(config)
-    allowed = {key: values for key, values in WITHOUT.items() if not (key == "bias" and spec.get(BIAS))}
+    allowed = {key: values for key, values in WITHOUT.items() if not (key in BIASES and spec.get(BIAS))}
     unloaded = [f"{key} {shown(config[key])}" for key, values in allowed.items() if config.get(key) not in values]
     found = [f"{where} {', '.join(unloaded)}, which vLLM does not load; train it without"] if unloaded else []
+    if missing := [key for key in NEEDED if key not in config]:
+        found.append(f"{where} no {' and no '.join(missing)}, which vLLM requires")
     if rank is None or rank > ranks[-1]:
         said = shown(config.get("r")) if rank is None else rank
         found.append(f"{where} rank r {said}, and this vLLM takes an integer up to {ranks[-1]}")
@@ -188,10 +203,11 @@ def adapter_notes(spec: Spec, host: Host) -> list[str]:
     notes = []
     source = spec.get("source")
     own = [spec.weights, str(source.get("repo") or "") if isinstance(source, Mapping) else "", str(spec.get("model"))]
-    names = [name.lower() for path in own if (name := path.rstrip("/").rpartition("/")[2])]
+    names = [name for path in own if (name := _model_name(path))]
     for one in adapters_of(spec):
         config = one.here(host).adapter
-        base = str((config or {}).get("base_model_name_or_path") or "").rstrip("/").rpartition("/")[2].lower()
+        base = _model_name(str((config or {}).get("base_model_name_or_path") or ""))
+        notes += [f"adapter {one.name}: {text}" for text in _otherwise(config or {})]
         if config is None:
             notes.append(
                 f"adapter {one.name}: its rank is unknown until its folder is on the host; the plan uses {RANK} "
@@ -200,4 +216,29 @@ def adapter_notes(spec: Spec, host: Host) -> list[str]:
         elif base and not any(base in name or name in base for name in names):
             said = config["base_model_name_or_path"]
             notes.append(f"adapter {one.name} was trained on {said}; vLLM stops if this model has other shapes")
+    return notes
+
+
+def _model_name(path: str) -> str:
+    """Return the name of a model by the end of its path, without the ending of a quantised copy."""
+    found = SNAPSHOT.search(path)
+    name = found[1] if found else path.rstrip("/").rpartition("/")[2]
+    return QUANTISED.sub("", name.lower())
+
+
+def _otherwise(config: Mapping[str, Any]) -> list[str]:
+    """Return what vLLM computes otherwise than the library that trained an adapter."""
+    patterns = [key for key in ("rank_pattern", "alpha_pattern") if config.get(key)]
+    notes = []
+    if patterns:
+        text = "vLLM scales all its layers by lora_alpha and r alone, so that its answers differ from training"
+        notes.append(f"its {ADAPTER} has {' and '.join(patterns)}, and {text}")
+    if parameters := config.get("target_parameters"):
+        text = "vLLM ignores or refuses them for most models with experts: compare its answers with those of training"
+        notes.append(f"its {ADAPTER} has target_parameters {shown(parameters)}, and {text}")
+    targets = config.get("target_modules")
+    tables = [name for name in TABLES if isinstance(targets, list) and name in targets]
+    if tables:
+        text = "vLLM stops if its file also has the table of the base model, such as lm_head.base_layer.weight"
+        notes.append(f"it changes {' and '.join(tables)}: {text}")
     return notes
