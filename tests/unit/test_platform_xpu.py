@@ -138,12 +138,42 @@ def test_a_tool_that_fails_is_a_note(two: GpuHost, monkeypatch: pytest.MonkeyPat
 
 
 def test_odd_states_are_the_problem_of_one_card(two: GpuHost) -> None:
-    two.state["cards"][0]["state"] = "survivability mode (firmware update and cold reset are recommended)"
+    two.state["cards"][0]["state"] = "wedged"
     two.state["cards"][1]["memory_mib"] = 0
     two.save()
     first, second = observed(two)["modules"]
-    assert first["problem"].startswith("xpu-smi shows that its state is survivability mode")
+    assert first["problem"] == "xpu-smi shows that its state is wedged"
     assert second["problem"] == "xpu-smi cannot read its memory"
+
+
+def test_survivability_mode_is_that_of_the_driver(two: GpuHost) -> None:
+    """xpu-smi 2.0.1 shows it of cards that serve models; the kernel's file exists only in this mode."""
+    state = "survivability mode (firmware update and cold reset are recommended)"
+    for card in two.state["cards"]:
+        card["state"] = state
+    two.save()
+    put(two.root, f"sys/bus/pci/devices/{BUSES[1]}/survivability_mode", "Boot\n")
+    found = observed(two)
+    first, second = (module["problem"] for module in found["modules"])
+    assert first is None and second.startswith("it is in survivability mode, in which it does not compute")
+    assert found["notes"] == [f"card 0: xpu-smi shows that its state is {state}, and its driver does not"]
+
+
+@pytest.mark.parametrize(
+    ("bus_id", "device", "counts"),
+    [
+        ("0000:00:07.0", "e20b", True),
+        ("0000:00:05.0", "56a0", True),
+        ("0000:00:02.0", "7d55", False),
+        ("0000:06:10.0", "a780", False),
+        ("0000:06:10.0", "46d1", False),
+        ("0000:03:00.0", "ffff", True),
+    ],
+)
+def test_cards_and_graphics_of_processors_in_guests(bus_id: str, device: str, counts: bool, tmp_path: Path) -> None:
+    """A guest has cards on any bus, also on the first, and functions of the graphics of its host's processor."""
+    pci_device(tmp_path, bus_id, "0x8086", device, "0x030000", 0, "xe")
+    assert xpu.PLATFORM.here(str(tmp_path)) == counts
 
 
 def test_functions_of_another_card_are_none_of_their_own(two: GpuHost) -> None:
@@ -253,7 +283,8 @@ def test_what_is_beta_is_a_note() -> None:
     ("said", "name"),
     [
         (B60, B60),
-        ("Intel(R) Graphics [0xe20b]", "Intel(R) Graphics [0xe20b]"),
+        ("Intel(R) Graphics [0xe211]", B60),
+        ("Intel(R) Graphics", B60),
         ("Intel\u00ae Arc\u2122 B580 Graphics", "Intel(R) Arc B580 Graphics"),
         ("", B60),
     ],
@@ -265,6 +296,16 @@ def test_names_of_devices_are_such_as_facts_may_have(two: GpuHost, said: str, na
     assert observed(two)["device_name"] == name
     assert xpu.PLATFORM.is_device_name(name)
     assert not xpu.PLATFORM.is_device_name("Intel(R) Xeon(R) Platinum 8480+")
+
+
+def test_an_a770_is_known_without_a_name_of_the_tool(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """vLLM refuses bfloat16 on it by its name."""
+    host = intel_host(tmp_path, [])
+    host.answers(monkeypatch, xpu_smi)
+    host.installed = False
+    pci_device(tmp_path, BUSES[0], "0x8086", "56a0", "0x030000", 0, "i915")
+    name = observed(host)["device_name"]
+    assert [key for key, _ in refusals(name, model())] == ["dtype"]
 
 
 def test_lines_around_the_json_are_left_out() -> None:

@@ -25,9 +25,15 @@ from .xpu_smi_metrics import METRICS
 
 VENDOR = "0x8086"
 DRIVERS = ("xe", "i915")
-FIRST_BUS = re.compile(r"[0-9a-f]{4}:00:")  # bus of a processor's own graphics
-# Names by PCI device id, for hosts on which xpu-smi does not show them.
+FIRST_BUS = re.compile(r"[0-9a-f]{4}:00:")  # bus of a processor's own graphics, and in guests also of a card
+# By PCI device id: cards of Arc, Flex and Max; and graphics of processors, of which guests get functions on any bus.
+DISCRETE = re.compile(r"490[5-9]|56[9a-c].|0b6[9e]|0bd.|e2[0-2].")
+INTEGRATED = re.compile(r"46..|4c[89].|64.0|7d..|9a..|a7..|b0[89ab].")
+# Names by PCI device id, for hosts on which xpu-smi does not show them, or shows no name.
+NAMELESS = re.compile(r"(Intel\(R\) Graphics)?( \[0x[0-9a-f]{4}\])?", re.IGNORECASE)
+SURVIVAL = "survivability"
 NAMES = {
+    "56a0": "Intel(R) Arc(TM) A770 Graphics",
     **{"e20b": "Intel(R) Arc(TM) B580 Graphics", "e211": "Intel(R) Arc(TM) Pro B60 Graphics"},
     **{"0bd5": "Intel(R) Data Center GPU Max 1550", "0bd6": "Intel(R) Data Center GPU Max 1100"},
 }
@@ -48,8 +54,13 @@ def _on_bus(root: str) -> dict[str, PciDevice]:
     return {
         bus_id: device
         for bus_id, device in found.items()
-        if not FIRST_BUS.match(bus_id) and device.driver in ("", *DRIVERS)
+        if not _is_integrated(bus_id, device.device) and device.driver in ("", *DRIVERS)
     }
+
+
+def _is_integrated(bus_id: str, device: str) -> bool:
+    """Return whether a device is the graphics of a processor, or a function of it that a guest has."""
+    return bool(INTEGRATED.fullmatch(device) or (FIRST_BUS.match(bus_id) and not DISCRETE.fullmatch(device)))
 
 
 def pci(root: str = "/") -> dict[str, str]:
@@ -78,7 +89,7 @@ def observe(root: str = "/") -> dict[str, Any]:
     modules = _modules(on_bus, shown, numbers, tool, root)
     renders = [module["index"] for module in modules if module["index"] is not None]
     notes = [*tool.notes, *mixed([str(module["name"]) for module in modules]), *node_notes(renders, root)]
-    notes += [f"card {card.number}: {card.warned}" for card in shown.values() if card.warned]
+    notes += [text for card in shown.values() for text in _warned(card, root)]
     by = "xpu-smi" if tool.answers else "neither xe nor i915"
     return {
         "device_name": modules[0]["name"],
@@ -101,7 +112,11 @@ def _modules(
     """Return the facts of each card, by its number."""
     opened = device_holders(NODE, WATCHERS, root, least_kib=LEAST_KIB)
     # All cards of a kind have one name, also if the tool does not show it for each.
-    named = {on_bus[bus_id].device: card.name for bus_id, card in shown.items() if card.name}
+    named = {
+        on_bus[bus_id].device: card.name
+        for bus_id, card in shown.items()
+        if not NAMELESS.fullmatch(card.name) or (card.name and on_bus[bus_id].device not in NAMES)
+    }
     modules = []
     for bus_id, number in sorted(numbers.items(), key=lambda one: one[1]):
         device, card = on_bus[bus_id], shown.get(bus_id)
@@ -117,7 +132,7 @@ def _modules(
                 **{"bus_id": bus_id, "memory_mib": mib, "memory_used_mib": 0, "capability": ""},
                 **{"numa_node": device.numa_node, "cpus": list(device.cpus), "pcie_gb_s": device.gb_s},
                 **{"in_use": holder is not None, "held_by": holder},
-                "problem": node_problem(index, root) or _problem(card, mib),
+                "problem": _survives(Path(root, DEVICES, bus_id)) or node_problem(index, root) or _problem(card, mib),
                 "links": {str(other): kind for (one, other), kind in tool.links.items() if one == number},
                 "no_peer": [],
                 "sick": card.sick if card else "",
@@ -128,9 +143,23 @@ def _modules(
 
 def _problem(card: XpuCard | None, mib: int) -> str | None:
     """Return why a card that the tool shows cannot be used."""
-    if card and card.state:
+    if card and card.state and not card.state.lower().startswith(SURVIVAL):
         return f"xpu-smi shows that its state is {card.state}"
     return "xpu-smi cannot read its memory" if card and not mib else None
+
+
+def _warned(card: XpuCard, root: str) -> list[str]:
+    found = [card.warned] if card.warned else []
+    if card.state.lower().startswith(SURVIVAL) and not _survives(Path(root, DEVICES, card.bus_id)):
+        found.append(f"xpu-smi shows that its state is {card.state}, and its driver does not")
+    return [f"card {card.number}: {text}" for text in found]
+
+
+def _survives(folder: Path) -> str | None:
+    """Return why a card does not compute, by its driver: some releases of xpu-smi show this mode of sound cards."""
+    if not (folder / f"{SURVIVAL}_mode").exists():
+        return None
+    return "it is in survivability mode, in which it does not compute: update its firmware, then power the host off"
 
 
 def _memory(folder: Path) -> int:
