@@ -87,7 +87,7 @@ def add_amd(
     drm_nodes(host.root, bus_id, render, place + 1)
     bus = int(bus_id[5:7], 16)
     values = {"cpu_cores_count": 0, "simd_count": 1216, "mem_banks_count": 1, "gfx_target_version": version}
-    values |= {"vendor_id": 4098, "device_id": int(device, 16), "location_id": bus << 8, "domain": 0}
+    values |= {"vendor_id": 4098, "device_id": int(device, 16), "location_id": bus << 8, "domain": int(bus_id[:4], 16)}
     values |= {"drm_render_minor": render, "hive_id": hive, "num_sdma_engines": 2, "local_mem_size": 0, "unique_id": 7}
     kfd_node(host.root, node, gpu_id, values, mib << 20, links)
     card = {"bdf": bus_id, "uuid": f"{place:08x}-0000-1000-8000-000000000001", "kfd_id": gpu_id, "node_id": node}

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -30,6 +32,7 @@ from helpers.gpu_hosts import (
     process,
     put,
 )
+from helpers.programs import load_program
 
 BUSES = ["0000:05:00.0", "0000:26:00.0", "0000:46:00.0", "0000:65:00.0", "0000:85:00.0", "0000:a6:00.0"]
 BUSES += ["0000:c6:00.0", "0000:e5:00.0"]
@@ -342,13 +345,14 @@ def test_cards_of_two_sockets_and_without_peer_access(tmp_path: Path, monkeypatc
     assert (first["no_peer"], second["no_peer"]) == ([1], [0])
 
 
-def divided(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> GpuHost:
+def divided(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, buses: Sequence[str] = BUSES[:2]) -> GpuHost:
     """Return a host with two GPUs of two parts each."""
-    host = amd_host(tmp_path, BUSES[:2], hive=9)
-    for card, bus in enumerate((0x05, 0x26)):
+    host = amd_host(tmp_path, list(buses), hive=9)
+    for card, place in enumerate(buses):
+        bus, domain = int(place[5:7], 16), int(place[:4], 16)
         node, render, gpu_id = 11 + card, 140 + card, 46000 + card
         values = {"simd_count": 608, "gfx_target_version": 90402, "vendor_id": 4098, "device_id": 29857}
-        values |= {"location_id": 1 << 28 | bus << 8, "domain": 0, "drm_render_minor": render, "hive_id": 9}
+        values |= {"location_id": 1 << 28 | bus << 8, "domain": domain, "drm_render_minor": render, "hive_id": 9}
         kfd_node(tmp_path, node, gpu_id, {**values, "unique_id": 7}, 96 * GIB, {})
         put(tmp_path, f"sys/devices/platform/amdgpu_xcp_{card}/drm/renderD{render}/dev", f"226:{render}\n")
         drm_nodes(tmp_path, "0000:99:00.0", render, render)
@@ -373,6 +377,29 @@ def test_a_part_is_found_again_after_a_boot(tmp_path: Path, monkeypatch: pytest.
     access = rocm.PLATFORM.access(host)
     assert access is not None
     assert access.devices(str(tmp_path)) == {"128": "1280", "140": "268436736", "129": "9728", "141": "268445184"}
+
+
+def test_parts_of_gpus_in_domains_of_the_bus_have_different_ids(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The GPUs of a machine with MI300A are 0000:01:00.0, 0001:01:00.0 and so on: only their domains differ."""
+    found = observed(divided(tmp_path, monkeypatch, ("0000:01:00.0", "0001:01:00.0")))
+    ids = ["256", "268435712", "256 domain 1", "268435712 domain 1"]
+    assert [module["device_id"] for module in found["modules"]] == ids
+    assert [module["problem"] for module in found["modules"]] == [None] * 4
+    host = Host.of({"accelerator": "gaudi", **found})
+    access = rocm.PLATFORM.access(host)
+    assert access is not None
+    here = dict(zip(ids, (128, 140, 129, 141), strict=True))
+    assert access.devices(str(tmp_path)) == {str(index): one for one, index in here.items()}
+    supervisor = load_program(Path(__file__).parents[2] / "roles/vllm_service/files/vllm-supervisor")
+    monkeypatch.setattr(supervisor, "ROOT", tmp_path)
+    running = SimpleNamespace(access=access.as_dict())
+    assert supervisor.Supervisor.devices(running) == here
+    spec = Spec({"name": "m", "weights": "/m", "tensor_parallel_size": 2})
+    refused = rocm.PLATFORM.capability_problems
+    assert refused(spec, model(), host, host.cards[:2]) == []
+    assert len(refused(spec, model(), host, (host.cards[0], host.cards[2]))) == 1
 
 
 def test_a_model_has_parts_of_one_gpu_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -40,7 +40,8 @@ class DeviceAccess:
     not be set. groups: files whose groups the server is a member of.
 
     files: a pattern of the files that show the present devices. device: a regular expression with the groups ``id`` and
-    ``index``, searched in a file's path, a line feed and its text. Without both, an id is its own index.
+    ``index``, searched in a file's path, a line feed and its text; an id may have two lines. Without both, an id is its
+    own index.
 
     nodes: nodes that must exist before a start. without: the consequence of missing ones, for the end of the message.
     beside: nodes of network cards that the container gets too; each must exist before a start.
@@ -145,7 +146,7 @@ class DeviceAccess:
         for path in _below(root, self.files) if self.files else ():
             device = re.search(self.device, f"/{path.relative_to(root)}\n{read_text(path) or ''}")
             if device:
-                found[device["index"]] = device["id"]
+                found[device["index"]] = " ".join(device["id"].split())
         return found
 
 

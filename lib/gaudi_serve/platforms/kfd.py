@@ -20,10 +20,10 @@ class Gpu:
     """One GPU, or one part of a divided one.
 
     node: its number in the topology. gpu_id: its name in the driver's other files. gfx: such as gfx942. minor: the
-    number of its node /dev/dri/renderD<N>. bus_id: with a four-digit domain. part: its number among those of one card.
-    location: the driver's number of its place on the bus, with its part in the highest four bits. hive_id: the same for
-    all GPUs that XGMI links; 0 for none. memory: its own, in bytes. links: kinds of the direct links to others by their
-    node; None if the driver does not show its links.
+    number of its node /dev/dri/renderD<N>. bus_id: with a four-digit domain. domain: that of the bus. part: its
+    number among those of one card. location: the driver's number of its place on the bus, with its part in the
+    highest four bits. hive_id: the same for all GPUs that XGMI links; 0 for none. memory: its own, in bytes. links:
+    kinds of the direct links to others by their node; None if the driver does not show its links.
     """
 
     node: int
@@ -31,6 +31,7 @@ class Gpu:
     gfx: str
     minor: int
     bus_id: str
+    domain: int
     part: int
     location: int
     hive_id: int
@@ -58,6 +59,7 @@ def _gpu(folder: Path, values: Mapping[str, int]) -> Gpu:
         gfx=gfx_name(values["gfx_target_version"]),
         minor=values.get("drm_render_minor", -1),
         bus_id=f"{values.get('domain', 0):04x}:{bus:02x}:{device:02x}.{function}",
+        domain=values.get("domain", 0),
         part=location >> 28 & 0xF,
         location=location,
         hive_id=values.get("hive_id", 0),

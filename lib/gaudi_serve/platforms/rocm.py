@@ -192,7 +192,7 @@ def _modules(
             {
                 "module_id": numbers[gpu.node],
                 "index": gpu.minor if gpu.minor >= 0 else None,
-                "device_id": str(gpu.location) if divided else gpu.bus_id,
+                "device_id": _part_id(gpu) if divided else gpu.bus_id,
                 "name": _name(device, named),
                 **{"bus_id": gpu.bus_id, "memory_mib": total, "memory_used_mib": used, "capability": gpu.gfx},
                 "memory_others_mib": None if divided else _others(gpu, total, used, computing, root),
@@ -237,9 +237,14 @@ def _unread(gpu: Gpu, mib: int, gpus: Sequence[Gpu], *, divided: bool) -> str | 
     """Return why a GPU cannot be used although it has a node."""
     if not mib:
         return "its memory cannot be read"
-    if divided and sum(gpu.location == other.location for other in gpus) > 1:
+    if divided and sum(_part_id(gpu) == _part_id(other) for other in gpus) > 1:
         return "its part cannot be distinguished from one of another GPU after a boot: both have one location_id"
     return None
+
+
+def _part_id(gpu: Gpu) -> str:
+    """Return the id of a part: its place, which cards of another domain of the bus may have too."""
+    return f"{gpu.location} domain {gpu.domain}" if gpu.domain else str(gpu.location)
 
 
 def _name(device: PciDevice, named: Mapping[str, str]) -> str:
@@ -270,14 +275,15 @@ def _access(host: Host) -> DeviceAccess:
     On a host with divided GPUs the driver identifies them by the place of each part, since no other file shows these
     parts.
     """
-    divided = any((card.device_id or "").isdigit() for card in host.cards)
+    found = [PART_ID.fullmatch(card.device_id or "") for card in host.cards]
+    part = PART_OF_DOMAIN if any(one and one["domain"] for one in found) else PART
     return DeviceAccess(
         options=("--device", "/dev/kfd", "--security-opt", "seccomp=unconfined"),
         each=("--device", "/dev/dri/renderD{index}"),
         forbidden=MASKS,
         groups=("/dev/kfd", "/dev/dri/renderD{index}"),
-        files=PARTS if divided else RENDER_NODES,
-        device=PART if divided else RENDER_NODE,
+        files=PARTS if any(found) else RENDER_NODES,
+        device=part if any(found) else RENDER_NODE,
         nodes=(Node("/dev/kfd"), Node("/dev/dri/renderD{index}")),
         without="without it ROCm does not see that GPU",
         inside="dev/dri/renderD*",
@@ -287,6 +293,8 @@ def _access(host: Host) -> DeviceAccess:
 
 PARTS = "/sys/class/kfd/kfd/topology/nodes/*/properties"
 PART = r"\nlocation_id (?P<id>\d+)\n(?:[a-z_]+ \d+\n)*?drm_render_minor (?P<index>\d+)\n"
+PART_OF_DOMAIN = PART.replace(r"(?P<id>\d+)", r"(?P<id>\d+(?:\ndomain [1-9]\d*)?)")
+PART_ID = re.compile(r"(?P<location>\d+)(?: domain (?P<domain>\d+))?")
 MASKS = (
     *("ROCR_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES", "GPU_DEVICE_ORDINAL"),
     *("AMD_VISIBLE_DEVICES", "DOCKER_RESOURCE_GPU"),
@@ -345,10 +353,10 @@ def _apart(spec: Spec, host: Host, cards: Sequence[Card]) -> list[Problem]:
     return [spec.size_problem(allowed)]
 
 
-def _package(card: Card) -> int | None:
+def _package(card: Card) -> tuple[int, str | None] | None:
     """Return the GPU of which a card is a part, on a host with divided ones."""
-    location = str(card.device_id or "")
-    return int(location) & PART_BITS if location.isdigit() else None
+    found = PART_ID.fullmatch(card.device_id or "")
+    return (int(found["location"]) & PART_BITS, found["domain"]) if found else None
 
 
 def _pitfalls(spec: Spec, model: Architecture, host: Host, cards: Sequence[Card]) -> list[str]:
