@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import copy
+import json
 import time
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from gaudi_serve.core.run import Result
 from gaudi_serve.gateway.fleet import fleet_entries
 from gaudi_serve.host import observe_host
 from gaudi_serve.host.observe_host import clock
@@ -292,7 +294,7 @@ def test_hosts_that_cannot_serve_together_are_named(facts: dict[str, Any], text:
 def test_hosts_of_a_model_have_the_same_adapters() -> None:
     adapter = {"name": "sql", "folder": "/a", "source": {"kind": "hub", "repo": "team/sql"}}
     variables = hostvars({**ENTRY, "tensor_parallel_size": 2, "adapters": [adapter]})
-    here = {"config": {}, "bytes": 7, "adapter": {"r": 64, "target_modules": ["q_proj"]}}
+    here = {"config": {}, "bytes": 7, "adapter": {"r": 64, "lora_alpha": 128, "target_modules": ["q_proj"]}}
     weights = [{**variables[name]["gaudi_host"]["weights"], "/a": here} for name in HOSTS]
     for other, text in (
         (here, ""),
@@ -302,7 +304,7 @@ def test_hosts_of_a_model_have_the_same_adapters() -> None:
             "adapters /a: differs between the hosts of the model: gaudi02 has 8 bytes, not 7",
         ),
         (
-            {**here, "adapter": {"r": 8}},
+            {**here, "adapter": {"r": 8, "lora_alpha": 16, "target_modules": ["q_proj"]}},
             "adapters /a: differs between the hosts of the model: gaudi02 has another adapter",
         ),
     ):
@@ -587,6 +589,26 @@ def test_hosts_meet_in_the_network_that_all_share(said: tuple[str, str]) -> None
     assert head["group"]["addresses"] == worker["group"]["addresses"] == ["192.168.0.1", "192.168.0.2"]
     assert [one["group"]["interface"] for one in (head, worker)] == ["fast0", "fast1"]
     assert options(worker)["--master-addr"] == "192.168.0.1" and worker["env"]["VLLM_HOST_IP"] == "192.168.0.2"
+
+
+CABLE = [[*FIRST, network("cx0", "169.254.28.198", 16)], [*SECOND, network("cx0", "169.254.7.2", 16)]]
+
+
+def test_hosts_on_one_cable_meet_at_link_local_addresses_that_are_set() -> None:
+    """NVIDIA's guide gives two DGX Spark such addresses; many servers have others of the kind, to their BMC."""
+    head, worker = parts(on_networks(*CABLE, said=("169.254.28.198", "169.254.7.2")))
+    assert head["group"]["addresses"] == worker["group"]["addresses"] == ["169.254.28.198", "169.254.7.2"]
+    assert [one["group"]["interface"] for one in (head, worker)] == ["cx0", "cx0"]
+    assert any("must be set on each host: the hosts have no network" in one for one in errors(on_networks(*CABLE)))
+
+
+def test_link_local_addresses_are_those_of_ipv4(monkeypatch: pytest.MonkeyPatch) -> None:
+    kinds = [("10.0.0.1", "inet", "global"), ("169.254.7.2", "inet", "link"), ("fe80::1", "inet6", "link")]
+    kinds += [("127.0.0.1", "inet", "host"), ("fd00::1", "inet6", "global")]
+    found = [{"local": text, "family": family, "scope": scope, "prefixlen": 16} for text, family, scope in kinds]
+    answer = Result(0, json.dumps([{"ifname": "cx0", "mtu": 9000, "addr_info": found}]), "")
+    monkeypatch.setattr(observe_host, "run", lambda _: answer)
+    assert [one["address"] for one in observe_host.networks()] == ["10.0.0.1", "169.254.7.2", "fd00::1"]
 
 
 def test_hosts_on_one_network_stay_there() -> None:

@@ -93,12 +93,20 @@ def clock(controller: float | None) -> dict[str, Any]:
     return {"offset_s": ahead, "synchronized": None if state < 0 else state != UNSYNCHRONIZED}
 
 
+USED_SCOPES = {("global", "inet"), ("global", "inet6"), ("link", "inet")}
+
+
 def networks() -> list[dict[str, Any]]:
-    """Return every IPv4 or IPv6 address of the host with its interface, the length of its prefix, and its MTU."""
+    """Return every IPv4 or IPv6 address of the host with its interface, the length of its prefix, and its MTU.
+
+    Link-local ones of IPv4 too: by them, two hosts on one cable reach each other.
+    """
     return [
         {"interface": link["ifname"], "address": one["local"], "prefix": one["prefixlen"], "mtu": link["mtu"]}
         for link, one in _of_links() or ()
-        if one.get("scope") == "global" and {"ifname", "mtu"} <= link.keys() and "prefixlen" in one
+        if (one.get("scope"), one.get("family")) in USED_SCOPES
+        and {"ifname", "mtu"} <= link.keys()
+        and "prefixlen" in one
     ]
 
 

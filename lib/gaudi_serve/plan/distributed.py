@@ -144,7 +144,8 @@ def _of_address(name: str, host: Host, addresses: Mapping[str, str]) -> list[Pro
         address = ip_address(mine)
     except ValueError:
         return [(ADDRESS, mine, f"must be an address, not a name; {choice}")]
-    if address.is_loopback or address.is_unspecified or address.is_link_local:
+    # Two hosts on one cable have link-local addresses of IPv4; those of IPv6 are not unique without an interface.
+    if address.is_loopback or address.is_unspecified or (address.is_link_local and address.version > 4):
         return [(ADDRESS, mine, f"cannot be reached from other hosts; {choice}")]
     if own and mine not in own:
         return [(ADDRESS, mine, f"is not an address of this host; {choice}")]

@@ -62,10 +62,7 @@ def addresses_of(model: str, names: Sequence[str], hosts: Mapping[str, Reach]) -
         return found
     if live := _live(model, known):
         return live
-    own = [
-        {str(one.network_of(one.said))} if one.said else {_name(network) for network in one.networks}
-        for one in known.values()
-    ]
+    own = [{str(one.network_of(one.said))} if one.said else _chosen_of(one.networks) for one in known.values()]
     # The bridge of a container engine has the same address on every host.
     choices = [[one.said or one.within(network) for one in known.values()] for network in set.intersection(*own)]
     choices = [one for one in choices if all(one) and len(set(one)) == len(one)]
@@ -84,6 +81,11 @@ def apart(model: str, names: Sequence[str], hosts: Mapping[str, Reach]) -> str:
         return ""
     where = [f"{name} in {hosts[name].network_of(address)}" for name, address in found.items()]
     return f"must be set on each host: the hosts have no network in common, or several ({some_names(where)})"
+
+
+def _chosen_of(networks: Sequence[Network]) -> set[str]:
+    """Return the networks that may be chosen; many servers have a link-local one to their BMC."""
+    return {name for one in networks if (name := _name(one)) and not ip_interface(name).is_link_local}
 
 
 def _used(found: Mapping[str, str], known: Mapping[str, Reach]) -> set[str]:
