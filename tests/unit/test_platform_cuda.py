@@ -377,6 +377,31 @@ def test_an_error_in_the_kernel_s_log_takes_a_card_out_until_a_boot(machine: Any
     assert checked_host(facts)[1] == [] and sick_cards(facts) == [f"card 2 is sick: {sick}"]
 
 
+@pytest.mark.parametrize(
+    "words", ["NETIR_LINK_EVT  Fatal   XC0 i0 Link 00 (0x026001c6)", "RLW_RXPIPE Fatal XC0 i0 Link 13"]
+)
+def test_a_fatal_error_of_an_nvlink_takes_a_card_out(words: str, machine: Any) -> None:
+    """On a machine with B300, all collectives hung after such an error until a boot."""
+    log = (xid(149, 0x17, words), xid(145, 0x18, "RLW_RXPIPE Nonfatal XC0 i0 Link 13 (0x0409a0c2)"))
+    first, second = machine(card("B200", 0), card("B200", 1), log=log, **OLD)["modules"]
+    assert first["problem"].startswith("Xid 149 (fatal error of its NVLink) at 2026-11-27")
+    assert (second["problem"], second["sick"]) == (None, "")
+    first = machine(card("B200", 0), card("B200", 1), log=log)["modules"][0]
+    assert first["problem"] is None and first["sick"].endswith("; its driver requires no recovery now")
+
+
+def test_a_card_that_its_switches_do_not_link_is_named(machine: Any) -> None:
+    pairs = [(one, other) for one in range(5) for other in range(one + 1, 6)]
+    links = {f"{one}-{other}": "NODE" if 2 in (one, other) else "NV18" for one, other in pairs}
+    found = machine(*[card("B200", number) for number in range(6)], links=links)
+    said = "cards [2] have no NVLink, and the others have: NCCL may fail on them; reset them or reboot the host"
+    assert said in found["notes"] and {module["problem"] for module in found["modules"]} == {None}
+    # A bridge links two cards of several.
+    bridged = {**dict.fromkeys(links, "SYS"), "0-1": "NV4"}
+    assert said not in machine(*[card("3090", number) for number in range(6)], links=bridged)["notes"]
+    assert not any("no NVLink" in note for note in machine(*[card("L4", number) for number in range(6)])["notes"])
+
+
 def test_a_newer_driver_reports_whether_a_card_still_needs_a_reset(machine: Any) -> None:
     cards = card("A100", 0), card("A100", 1, action="Reset"), card("A100", 2, action="[N/A]")
     log = (HALTED, xid(95, 0x18, "Uncontained"), xid(48, 0x19, "DBE (double bit error)"))

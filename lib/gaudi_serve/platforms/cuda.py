@@ -47,6 +47,7 @@ CAPABILITY = r"\d{1,2}\.\d"
 OLDEST, OLDEST_OF_13 = (7, 0), (7, 5)  # the oldest generations in images with CUDA 12 and 13
 # The newest generation in vLLM's images, by the first of them.
 NEWEST = (("0.9.2", 12), ("0.9.0", 10), ("0", 9))
+LEAST_SWITCHED = 4  # others to which switches link a card; a bridge links it to three at most
 CONSUMER = re.compile(r"GeForce|TITAN")
 # Minimum capability of quantisation methods and attention backends.
 METHODS = {
@@ -97,7 +98,7 @@ def observe(root: str = "/") -> dict[str, Any]:
         "modules": modules,
         "unusable_cards": _lost(on_bus, rows, f"{told.out}\n{told.err}", logged),
         "pci_cards": len(on_bus),
-        "notes": [*mixed([str(module["name"]) for module in modules]), *notes, *unknown, *unread],
+        "notes": [*mixed([str(module["name"]) for module in modules]), *_unlinked(modules), *notes, *unknown, *unread],
     }
 
 
@@ -273,6 +274,17 @@ def _persistence(rows: Sequence[smi.Row]) -> list[str]:
     return [
         f"persistence mode of cards {off} is off: each start sets the cards up again; nvidia-persistenced keeps it on"
     ]
+
+
+def _unlinked(modules: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Return a sentence on cards without NVLink on a board whose switches link all others."""
+    linked = {
+        module["module_id"]: sum(kind.startswith("NV") for kind in module["links"].values()) for module in modules
+    }
+    alone = [number for number, count in linked.items() if not count]
+    if max(linked.values(), default=0) < LEAST_SWITCHED or len({str(one["name"]) for one in modules}) > 1 or not alone:
+        return []
+    return [f"cards {alone} have no NVLink, and the others have: NCCL may fail on them; reset them or reboot the host"]
 
 
 def _here(root: str) -> bool:

@@ -33,6 +33,9 @@ WARNED = {
     92: "many single-bit errors of its memory",
     94: "contained error of its memory",
 }
+# Errors of NVLink since Blackwell; the driver handles those that it does not call fatal.
+OF_LINK = dict.fromkeys(range(144, 151), "fatal error of its NVLink")
+FATAL = re.compile(r"^\s*\S+\s+Fatal\b")
 PLACE = r"([0-9A-Fa-f]{4,8}:[0-9A-Fa-f]{2}:[0-9A-Fa-f]{2})"
 XID = re.compile(rf"NVRM: Xid \(PCI:{PLACE}[^)]*\): (\d+),?(.*)", re.DOTALL)
 OF_PROGRAM = re.compile(r"\b(?:pid|name)=('[^']*'|[^,]*),\s*")
@@ -44,8 +47,8 @@ LOADED = "NVRM: loading NVIDIA UNIX"
 CHANGED = re.compile(r"recovery action changed from .* to (0x[0-9a-f]+) \((.*)\)")
 NO_RECOVERY = "0x0"
 PATTERN = (
-    rf"NVRM: (Xid \(PCI:[^)]*\): ({'|'.join(map(str, (*OUT, *WARNED)))})\b|GPU [^ ]*: GPU has fallen off the bus|"
-    "The NVIDIA GPU |fallen off the bus|loading NVIDIA UNIX)"
+    rf"NVRM: (Xid \(PCI:[^)]*\): ({'|'.join(map(str, (*OUT, *WARNED)))}|1(4[4-9]|50),\s+\S+\s+Fatal)\b|"
+    "GPU [^ ]*: GPU has fallen off the bus|The NVIDIA GPU |fallen off the bus|loading NVIDIA UNIX)"
 )
 
 
@@ -87,14 +90,14 @@ def _add(found: dict[str, list[tuple[int, str]]], place: str, xid: int, record: 
     if action and action[1] == NO_RECOVERY:
         events.clear()
         return
-    meaning = OUT.get(xid) or WARNED.get(xid)
+    meaning = OUT.get(xid) or WARNED.get(xid) or (OF_LINK.get(xid) if FATAL.search(text) else None)
     words = words_of(action[2] if action else text)
     if meaning:
         events.append((xid, f"Xid {xid} ({meaning}) at {record.at}{f': {words}' if words else ''}"))
 
 
 def _errors(events: Sequence[tuple[int, str]]) -> CardErrors:
-    fatal = [text for xid, text in events if xid in OUT]
+    fatal = [text for xid, text in events if xid in OUT or xid in OF_LINK]
     asked = [text for xid, text in events if xid == RECOVERY]
     # The last of each kind: the errors of a memory row may be logged a thousand times.
     warned = {xid: text for xid, text in events if xid in WARNED}
