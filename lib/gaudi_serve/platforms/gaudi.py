@@ -174,8 +174,19 @@ def _observe(root: str = "/") -> dict[str, Any]:
         "modules": sorted([*modules, *sick], key=lambda module: int(module["module_id"])),
         "unusable_cards": unknown,
         "pci_cards": len(on_bus),
-        "notes": notes,
+        "notes": [*notes, *_without_verbs(root, len(listed))],
     }
+
+
+def _without_verbs(root: str, cards: int) -> list[str]:
+    """Return a sentence if the module is missing by which the cards of one server find each other."""
+    modules = Path(root, "sys/module")
+    if cards < 2 or not (modules / "habanalabs").exists() or (modules / "habanalabs_ib").exists():
+        return []
+    return [
+        "kernel module habanalabs_ib is not loaded, so servers with several cards end at their start: "
+        "modprobe ib_uverbs, then habanalabs_ib; dmesg shows why it does not load"
+    ]
 
 
 def _unread_rows(listed: Sequence[Mapping[str, Any]]) -> list[BadRow]:

@@ -52,6 +52,19 @@ def test_on_a_sound_host_nothing_is_reported(seen: Any) -> None:
     assert (len(found.cards), found.unused_cards, found.bad_cards) == (8, [], [])
 
 
+@pytest.mark.parametrize(("modules", "missing"), [(("cn", "en", "ib"), False), (("cn", "en"), True)])
+def test_a_driver_without_its_module_for_verbs_is_reported(
+    modules: tuple[str, ...], missing: bool, host: Any, seen: Any
+) -> None:
+    """hl-smi shows eight sound cards then, and a server with several fails: no matching Habana IB device."""
+    for name in ("habanalabs", *(f"habanalabs_{one}" for one in modules)):
+        (host.root / "sys/module" / name).mkdir(parents=True)
+    seen()
+    notes = _observe(str(host.root))["notes"]
+    assert [note for note in notes if note.startswith("kernel module habanalabs_ib is not loaded")] == notes
+    assert bool(notes) == missing
+
+
 def test_a_card_that_is_full_without_a_process_is_held(host: Any, seen: Any) -> None:
     host.state["cards"][5]["used_mib"] = 96564
     module = host.state["cards"][5]["module_id"]
