@@ -534,7 +534,7 @@ def test_a_fabric_of_unknown_state_is_reported(kind: str, switches: int, state: 
 )
 @pytest.mark.parametrize("name", ["NVIDIA A10-24Q", "GRID A100D-40C", "NVIDIA A100-1-5CME"])
 def test_a_virtual_card_needs_a_licence(name: str, licence: str, usable: bool, machine: Any) -> None:
-    """nvidia-smi shows an unlicensed one as healthy, and CUDA says that it is busy or unavailable."""
+    """nvidia-smi shows an unlicensed one as healthy, and CUDA reports that it is busy or unavailable."""
     (module,) = machine(card("A100", name=name, licence=licence))["modules"]
     said = f"its vGPU has no licence ({licence}), so its driver slows CUDA down and then refuses it"
     assert module["problem"] is None if usable else module["problem"].startswith(said)
